@@ -22,8 +22,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+# Types are checked beside the tests: mypy uses one processor, and so does most of the collection.
+test: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 && wait $$types
 
 # For the working loop: everything but the tests that are marked slow.
 test-fast: $(VENV)/installed

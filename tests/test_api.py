@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 import fedarena as fa
+from tests.support import forked_processes
 from tests.support.federations import blobs
 
 QUICK: dict[str, Any] = {"rounds": 2, "runtime": "serial"}
@@ -108,7 +108,7 @@ def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> Non
                 def server(self, state, mean, cohort):
                     return Counted(state.w - mean.delta, state.rounds + 1)
 
-            mine = dict(algorithm=Mine(), model=lambda: Net(), rounds=4, workers=2)
+            mine = dict(algorithm=Mine(), model=lambda: Net(), rounds=4, workers=2 if sys.argv[1] == "fork" else 1)
             whole = fa.run("digits", out=False, **mine)
             fa.run("digits", out="r", on_round=lambda r: r.round == 2, **mine)
             resumed = fa.run("digits", resume="r", **mine)
@@ -119,7 +119,7 @@ def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> Non
     for start in ("fork", "spawn"):
         folder = tmp_path / start
         folder.mkdir()
-        done = subprocess.run([sys.executable, str(script), start], capture_output=True, text=True, cwd=folder)
+        done = forked_processes.run([sys.executable, str(script), start], cwd=folder)
         assert done.stdout.split() == ["once", "True", "4"], done.stderr
 
 
@@ -177,10 +177,10 @@ def test_a_plug_in_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[fedarena.algorithms]\nslow = plug_in:Slow\n")
     command = [sys.executable, "-m", "fedarena"]
     environment = {**__import__("os").environ, "PYTHONPATH": str(tmp_path)}
-    listed = subprocess.run([*command, "list", "algorithms"], capture_output=True, text=True, env=environment).stdout
+    listed = forked_processes.run([*command, "list", "algorithms"], env=environment).stdout
     assert "slow\n    FedAvg at a tenth of the pace." in listed
     arguments = ["run", "digits", "-q", "--set", "algorithm=slow", "--set", "rounds=1"]
-    ran = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    ran = forked_processes.run([*command, *arguments], env=environment, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "slow on digits" in ran.stdout
 
@@ -257,6 +257,7 @@ def test_runs_get_free_names() -> None:
     assert (str(a.dir), str(b.dir)) == ("runs/digits-fedavg-seed0", "runs/digits-fedavg-seed0-2")
 
 
+@pytest.mark.slow
 def test_feature_noise_reaches_the_clients() -> None:
     """The more noise, the less a client's own test accuracy says; client 0 sees clean rows; pooled rows keep theirs."""
     settings: dict[str, Any] = {"clients": 3, "rounds": 2, "out": False, "runtime": "serial"}
@@ -308,12 +309,12 @@ def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Pa
                     assert isinstance(mean, Up)
                     return fa.Model(state.w - mean.delta)
 
-            print(fa.run("digits", algorithm=Mine(), rounds=3, workers=2, out=False).final.round)
+            print(fa.run("digits", algorithm=Mine(), rounds=3, workers=1, out=False).final.round)
             """
         )
     )
     for start in ("fork", "spawn"):
-        done = subprocess.run([sys.executable, str(script), start], capture_output=True, text=True, cwd=tmp_path)
+        done = forked_processes.run([sys.executable, str(script), start], cwd=tmp_path)
         assert done.stdout.strip() == "3", done.stderr
 
 
@@ -421,8 +422,7 @@ def test_two_processes_do_not_share_a_folder() -> None:
 
     def look(record: Any) -> None:
         if record.round == 1:
-            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-            said.append(done.stdout)
+            said.append(forked_processes.run([sys.executable, "-c", script]).stdout)
 
     fa.run("digits", out="r", rounds=2, on_round=look)
     assert "another process is using" in said[0]
@@ -510,6 +510,7 @@ def test_random_layers_are_seeded_in_every_kind_of_work() -> None:
     assert a.weights_sha256 == b.weights_sha256 == c.weights_sha256
 
 
+@pytest.mark.slow
 def test_dropout_in_the_kernels_is_the_same_for_any_number_of_workers() -> None:
     """Light clients that would otherwise be trained in bundles, several in one call."""
     net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
@@ -551,6 +552,7 @@ def test_client_states_of_any_kind_are_stored_and_can_be_dropped() -> None:
     assert seen == [None, "hello", None]
 
 
+@pytest.mark.slow
 def test_local_statistics_are_those_of_the_client_that_is_asked_for() -> None:
     settings: dict[str, Any] = {"model": {"name": "cnnnet", "norm": "bn"}, "clients": 3, "partition": "iid"}
     run = fa.run("digits", bn_buffers="local", rounds=4, out="r", runtime="serial", **settings)
@@ -574,6 +576,7 @@ def test_a_run_under_way_again_is_not_finished() -> None:
     assert fa.load("r").final.round == 5
 
 
+@pytest.mark.slow
 def test_baselines_do_not_drop_out_and_their_nan_is_seen() -> None:
     for name in ("centralized", "local"):
         run = fa.run("digits", algorithm=name, dropouts=0.6, out=False, rounds=4, clients=3, runtime="serial")
@@ -647,7 +650,7 @@ def test_a_broken_plug_in_does_not_take_the_others_along(tmp_path: Path) -> None
     (info / "entry_points.txt").write_text("[fedarena.algorithms]\nbroken = no_such_module:Broken\n")
     environment = {**__import__("os").environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "fedarena", "list", "algorithms"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = forked_processes.run(command, env=environment)
     assert done.returncode == 0
     assert "fedavg" in done.stdout
     assert "'broken' cannot be loaded" in done.stderr

@@ -22,6 +22,7 @@ study = script("calibration")
 page = script("calibration_page")
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_simulated_scores_hold():
     assert doctest.testmod(script("simulated_scores")).failed == 0
 

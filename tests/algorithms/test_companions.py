@@ -84,6 +84,7 @@ def test_fedir_on_one_class_is_fedavg_or_scaled_by_its_share() -> None:
         assert w.sum() == pytest.approx(share[k])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalise", ["self", "none"])
 def test_fedir_on_the_tape_is_fedir_by_autograd(normalise: Any) -> None:
     settings: dict[str, Any] = {
@@ -115,6 +116,7 @@ def test_fedvc_with_clients_of_that_size_is_fedavg() -> None:
     assert virtual.weights_sha256 == fa.run(equal, **settings).weights_sha256
 
 
+@pytest.mark.slow
 def test_fedvc_selects_by_rows() -> None:
     """m = 1: chi-square of 4000 draws against n_k / n; far from uniform."""
     sizes = np.array([10, 40, 50, 100])
@@ -174,6 +176,7 @@ def test_fedvc_splits_large_clients_into_fixed_disjoint_blocks() -> None:
     assert all(len(rows) == 20 and len(set(rows)) <= 12 for rows in blocks[3])
 
 
+@pytest.mark.slow
 def test_fedvc_with_split_selects_by_virtual_clients() -> None:
     """m = 1: chi-square of 4000 draws against 3, 2, 1 and 1 of 7; far from n_k / n."""
     sizes = np.array([65, 40, 39, 12])

@@ -97,6 +97,7 @@ def test_list(kind: str) -> None:
     assert all(entry["name"] in text for entry in listed)
 
 
+@pytest.mark.slow
 def test_list_has_every_name_of_the_contract() -> None:
     names = {kind: {e["name"] for e in json.loads(call("list", kind, "--json").stdout)} for kind in
              ("algorithms", "partitions", "models", "datasets")}  # fmt: skip
@@ -268,6 +269,7 @@ def test_truncated_and_altered_data_files(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "mnist.npz" in refused("run", "mnist")
 
 
+@pytest.mark.slow
 def test_bad_tables() -> None:
     Path("t.csv").write_text("age,weight,ill\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(40)))
     assert "sick" in refused("run", "t.csv", "--set", "data.label=sick")
@@ -277,6 +279,7 @@ def test_bad_tables() -> None:
     assert "gone.csv" in refused("run", "gone.csv", "--set", "data.label=ill")
 
 
+@pytest.mark.slow
 def test_a_table_in_one_line() -> None:
     rng = np.random.default_rng(0)
     rows = [f"{a:.3f},{b:.3f},{'yes' if a + b > 0 else 'no'},site{i % 3}" for i, (a, b) in
@@ -351,6 +354,7 @@ def test_a_disk_that_fills_up_loses_nothing(model: str, largest: int) -> None:
     assert json.loads(resumed.stdout)["rounds"] == 200
 
 
+@pytest.mark.slow
 def test_python_dash_m_and_version() -> None:
     out = subprocess.run([sys.executable, "-m", "fedarena", "--version"], capture_output=True, text=True)
     assert out.stdout.strip() == __import__("fedarena").__version__

@@ -39,6 +39,7 @@ def run(*words: object, code: int = 0) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_keys_for_all_parties_and_for_one_more(folder: Path) -> None:
     assert run("federation", "keys", "alfa", "bravo").stdout.split() == ["keys/organiser", "keys/alfa", "keys/bravo"]
     more = json.loads(run("federation", "keys", "charlie", "--json").stdout)
@@ -87,6 +88,7 @@ def test_mistakes_of_a_client(words: list[str], expected: str, folder: Path) -> 
     assert expected in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
 
 
+@pytest.mark.slow
 def test_the_help_names_what_a_newcomer_needs() -> None:
     for command in ("serve", "join", "federation keys"):
         text = run(*command.split(), "--help").stdout

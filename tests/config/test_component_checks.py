@@ -30,6 +30,7 @@ def test_data_sets(name: str) -> None:
     assert len(list(component_checks.check_dataset(name))) == 3
 
 
+@pytest.mark.slow
 def test_an_algorithm_with_hidden_state_is_caught() -> None:
     """State outside the values it is given: other bits in other processes, and after a resume."""
     hidden = []

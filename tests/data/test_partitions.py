@@ -172,6 +172,7 @@ def test_non_iid_clients_have_1_to_7_classes_of_50_rows():
     assert set((counts > 0).sum(axis=1)) == set(range(1, 8))
 
 
+@pytest.mark.slow
 def test_non_iid_leaves_30_000_of_cifar10_unused():
     # n_k = 50 c_k, c_k uniform on 1..7 with variance 4: the sum has standard deviation 50 * 2 * sqrt(100) = 1000
     unused = [split(NonIid(), CIFAR, seed=s).unused for s in range(20)]

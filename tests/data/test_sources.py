@@ -60,6 +60,7 @@ def test_digits_are_images_between_0_and_1() -> None:
     assert data.prepare == "none"
 
 
+@pytest.mark.slow
 @given(
     owner=st.lists(st.integers(0, 4), min_size=10, max_size=60),
     share=st.floats(0.1, 0.9),

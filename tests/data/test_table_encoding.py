@@ -45,6 +45,7 @@ def encoded(columns: dict[str, Any], train: int, how: EncodingSettings) -> tuple
     return encoding, encoding.encode(table)[0]
 
 
+@pytest.mark.slow
 @given(tables(), st.sampled_from(["median", "mean"]), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_training_rows_have_mean_0_and_deviation_1(drawn: tuple[dict[str, Any], int], missing: Any, mark: bool) -> None:
@@ -58,6 +59,7 @@ def test_training_rows_have_mean_0_and_deviation_1(drawn: tuple[dict[str, Any], 
             assert own.std() == pytest.approx(1 if np.ptp(own) else 0, abs=1e-5)
 
 
+@pytest.mark.slow
 @given(tables(), st.sampled_from(["median", "mean"]), st.integers(0, 99))
 @settings(max_examples=80, deadline=None)
 def test_other_rows_change_no_bit_of_the_training_rows(
@@ -76,6 +78,7 @@ def test_other_rows_change_no_bit_of_the_training_rows(
     assert x[:train].tobytes() == changed[:train].tobytes()
 
 
+@pytest.mark.slow
 @given(tables(), st.sampled_from(["median", "mean"]))
 @settings(max_examples=80, deadline=None)
 def test_json_gives_the_same_bits(drawn: tuple[dict[str, Any], int], missing: Any) -> None:

@@ -109,6 +109,7 @@ def test_words_become_zeros_and_ones_on_request(tmp_path: Path) -> None:
     assert (data.x[:, 1:4].sum(axis=1) == 1).all()
 
 
+@pytest.mark.slow
 def test_whole_numbers_that_turn_into_fractions_late_are_read(tmp_path: Path) -> None:
     lines = ["a,y"] + [f"{i},{i % 2}" for i in range(200_000)] + ["0.5,1"]
     (tmp_path / "t.csv").write_text("\n".join(lines))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import forked_processes
 
 import fedarena as fa
 from fedarena.experiments.runtime_options import RuntimeOptions
@@ -105,7 +105,5 @@ def test_a_search_starts_as_many_as_may_be_under_way(started: list[int]) -> None
 @pytest.mark.slow
 def test_the_command_line_says_so_in_one_line(tmp_path: Path) -> None:
     command = ["run", "digits", "--set", "rounds=1", "--set", "clients=3", "--workers", "999", "--json", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedarena", *command], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = forked_processes.run([sys.executable, "-m", "fedarena", *command], cwd=tmp_path, check=True)
     assert done.stderr == "warning: 3 workers instead of 999: a round has work for 3\n"

@@ -117,16 +117,19 @@ def test_rows_are_those_of_the_table_of_all(standardise: bool, tmp_path: Path) -
         assert mine.encoding == pooled.encoding
 
 
+@pytest.mark.slow
 def test_a_standardised_federation_is_that_of_the_table_of_all(tmp_path: Path) -> None:
     federated, serial = Federation(tmp_path).both(data={"standardise": True})
     assert differences(federated, serial) == []
 
 
+@pytest.mark.slow
 def test_samples_held_out_for_tuning_are_in_no_sum(tmp_path: Path) -> None:
     federated, serial = Federation(tmp_path).both(data={"standardise": True}, validate_share=0.25)
     assert differences(federated, serial) == []
 
 
+@pytest.mark.slow
 def test_rows_to_test_on_in_files_of_their_own(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     tests = {name: write(tmp_path / f"{name}-test.csv", rows[::3]) for name, rows in federation.rows.items()}

@@ -80,6 +80,7 @@ def test_parts_that_do_not_fit_are_refused(data: st.DataObject) -> None:
     assert found.nbytes <= LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uplink", [{"top_k": 0.05}, {"quantise": 4}, {"top_k": 0.05, "quantise": 8}])
 def test_what_is_counted_is_about_what_is_sent(uplink: dict[str, Any], tmp_path: Path) -> None:
     """A message has a body of some hundred bytes; the rest is within a quarter of what the uplink counts."""

@@ -94,6 +94,7 @@ def test_a_client_that_is_away_for_a_while_is_waited_for(
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
 
+@pytest.mark.slow
 def test_a_line_that_fails_is_tried_again(federation: Federation) -> None:
     """Messages that come back as problems, as when a SuperLink dies: all are asked again, with the same bits."""
     federation.start()
@@ -114,6 +115,7 @@ def test_a_line_that_fails_is_tried_again(federation: Federation) -> None:
     assert any("the line broke" in text for text in federation.server_messages)
 
 
+@pytest.mark.slow
 def test_a_killed_server_continues_with_the_same_bits(federation: Federation) -> None:
     """Killed when a client has answered and another has not: the answers of that round were as if they never came."""
     experiment = federation.experiment(**SCAFFOLD)
@@ -262,6 +264,7 @@ def test_what_is_no_answer_is_dropped_and_its_sender_named(what: str, federation
     assert any(re.search(rf"client 2 \(charlie\) in round 2: .*{problem}", note) for note in run.notes)
 
 
+@pytest.mark.slow
 def test_a_huge_message_is_dropped(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_format, "LIMIT", 100_000)
     federation.start()
@@ -280,6 +283,7 @@ def nan_of(message: Message) -> bytes:
     return again(message, send=drift(message, delta))
 
 
+@pytest.mark.slow
 def test_nan_follows_on_nan_and_the_sender_is_named(federation: Federation) -> None:
     federation.start()
     spoil(federation, "charlie", nan_of)
@@ -328,6 +332,7 @@ def test_a_client_that_comes_back_with_other_rows_is_refused(federation: Federat
     assert any("'alfa' does not take part: the rows are not those" in text for text in federation.server_messages)
 
 
+@pytest.mark.slow
 def test_a_client_that_fails_stops_the_run_or_is_left_out(federation: Federation) -> None:
     """As in a simulation: the error is that of the algorithm, and the client is named."""
     federation.start()
@@ -344,6 +349,7 @@ def test_a_client_that_fails_stops_the_run_or_is_left_out(federation: Federation
     assert [record.answered for record in run.records] == [4, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_by_the_client_and_to_the_server(federation: Federation) -> None:
     """The kernel lets one client write 64 kB a file, and its state is larger, until there is space again."""
     federation.start()
@@ -437,6 +443,7 @@ def test_what_cannot_be_federated_is_refused_before_any_client_is_asked(
         federation.experiment(**settings)
 
 
+@pytest.mark.slow
 def test_a_client_does_what_it_is_asked_and_nothing_else(federation: Federation) -> None:
     """Parts that clients do not have, rounds that were not agreed on, states with invalid names: all refused."""
     federation.start()

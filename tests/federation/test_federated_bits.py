@@ -33,6 +33,7 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 def test_every_synchronous_algorithm(algorithm: Any, tmp_path: Path) -> None:
     federated, serial = Federation(tmp_path).both(algorithm=algorithm, share=0.75, dropouts=0.2)
@@ -118,6 +119,7 @@ def test_many_small_clients_are_added_up_in_bundles(tmp_path: Path) -> None:
     assert differences(federation.serve(experiment), serial) == []
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_from_a_secret_and_not_from_the_seed_that_all_clients_know(tmp_path: Path) -> None:
     """The same epsilon as in a simulation, other noise; and no trace of the secret once the run is over."""
     federation = Federation(tmp_path)

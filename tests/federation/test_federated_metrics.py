@@ -120,6 +120,7 @@ def test_a_metric_of_sums_is_followed_and_stops_the_run(federation: Federation) 
     assert run.metrics["f1"] == curve[2]
 
 
+@pytest.mark.slow
 def test_the_auc_is_followed_through_histograms(federation: Federation) -> None:
     federated, serial = federation.both(evaluate={"histograms": 200, "metric": "auc"})
     for (_, found), (_, exact) in zip(federated.metric_curve, serial.metric_curve, strict=True):
@@ -335,6 +336,7 @@ def test_one_key_masks_the_sums_of_one_model(federation: Federation) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_client_with_few_test_rows_keeps_what_the_server_could_read(tmp_path: Path) -> None:
     """Among three its sums are masked; its own AUC stays, and is counted as undefined."""
     few = Federation(tmp_path, {**SIZES, "charlie": 25})

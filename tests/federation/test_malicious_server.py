@@ -7,7 +7,6 @@ is one linear equation in the samples of the client. It must end with fewer equa
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
+from tests.support import forked_processes
 from tests.support.federation_clients import HEAD, rows_of, write
 
 from fedarena.federation import messages
@@ -64,10 +64,10 @@ def attacked(tmp_path: Path) -> Iterator[tuple[Path, MaliciousServer]]:
     server.link.close()
 
 
-def join(folder: Path, server: MaliciousServer, *options: str) -> subprocess.Popen[str]:
+def join(folder: Path, server: MaliciousServer, *options: str) -> forked_processes.Popen:
     command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", server.link.address]
     command += ["--keys", "keys/alfa", "--experiment", "agreed.toml", "--yes", *options]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked_processes.Popen(command, cwd=folder, capture=True)
 
 
 def equations(folder: Path, server: MaliciousServer, first: int, number: int) -> set[tuple[int, ...]]:
@@ -166,9 +166,7 @@ def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> N
     make_federation_keys(tmp_path / "keys", ["alfa"])
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"], HEAD)
     command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", "127.0.0.1:1"]
-    ended = subprocess.run(
-        [*command, "--keys", "keys/alfa"], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    ended = forked_processes.run([*command, "--keys", "keys/alfa"], cwd=tmp_path)  # its stdin is /dev/null
     assert ended.returncode == 2
     assert "no terminal on which to ask for your consent" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -37,6 +37,7 @@ def changed(content: bytes, round: int | None = None, **fields: Any) -> bytes:
     return pack(message.run, message.round if round is None else round, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uplink", [{"secure": True}, {"clip": 0.1}])
 def test_no_answer_goes_up_beside_the_uplink(uplink: dict[str, Any], tmp_path: Path) -> None:
     federation = served(tmp_path, uplink=uplink)
@@ -58,6 +59,7 @@ def test_those_who_are_asked_are_clients_and_this_one_is_among_them(asked: tuple
     )
 
 
+@pytest.mark.slow
 def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"secure": True, "clip": 0.1, "noise": 0.3})
     work = requests_to_alfa(federation, messages.RoundRequest)[-1]
@@ -70,6 +72,7 @@ def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     assert "keys of clients that were not selected" in answer(federation, changed(work, turn=turn))
 
 
+@pytest.mark.slow
 def test_what_was_revealed_is_not_forgotten(tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"secure": True})
     folder = next((tmp_path / "clients" / "alfa").glob("*/revealed-0.0.json")).parent

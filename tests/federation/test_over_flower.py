@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
+from tests.support import forked_processes
 from tests.support.federation_clients import Federation, SeededClient, differences
 
 import fedarena as fa
@@ -32,14 +32,12 @@ class Command:
     """A `fedarena` command, and what it says."""
 
     def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        self.log = folder / f"{name}-{time.monotonic_ns()}.log"
-        with self.log.open("w") as file:
-            command = [sys.executable, "-m", "fedarena", *arguments]
-            self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True)
+        command = [sys.executable, "-m", "fedarena", *arguments]
+        self.process = forked_processes.Popen(command, cwd=folder, capture=True)
 
     @property
     def stderr(self) -> str:
-        return self.log.read_text()
+        return self.process.written("stderr")
 
     def until(self, text: str) -> None:
         """Wait until it has said so."""

@@ -107,6 +107,7 @@ def sums(labels: np.ndarray, predicted: np.ndarray) -> RegressionSums:
 numbers = st.lists(st.tuples(*[st.floats(-1e6, 1e6, width=32)] * 2), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @given(numbers, st.integers(0, 30))
 def test_sums_of_parts_give_the_metrics_of_the_whole(pairs: list[tuple[float, float]], at: int) -> None:
     labels, predicted = (np.array(column) for column in zip(*pairs, strict=True))

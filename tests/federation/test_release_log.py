@@ -91,6 +91,7 @@ def test_another_selection_is_refused_under_any_run_name_and_after_a_restart(pla
     assert [line["what"] for line in log(served) if line["event"] == "refused"][-1] == refused.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -109,6 +110,7 @@ def test_another_experiment_that_selects_otherwise_is_refused(
         served.serve(experiment, "second")
 
 
+@pytest.mark.slow
 def test_other_held_out_samples_are_refused(served: Federation) -> None:
     """Sums are the same; updates over other samples would differ by single ones."""
     served.start()
@@ -144,6 +146,7 @@ def test_a_new_binding_is_allowed_by_the_owner_once(served: Federation) -> None:
         served.clients["alfa"].releases.bind(Binding("another", "", ""), "third")
 
 
+@pytest.mark.slow
 def test_a_damaged_binding_stops_every_release(served: Federation) -> None:
     (served.folder / "clients" / "alfa" / "binding.json").write_text("{}")
     served.start()
@@ -154,6 +157,7 @@ def test_a_damaged_binding_stops_every_release(served: Federation) -> None:
 # Masks
 
 
+@pytest.mark.slow
 def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) -> None:
     """Every vector on the wire is masked; their total is that of the table of all."""
     experiment = served.experiment(**SUMS)
@@ -169,6 +173,7 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
         assert (np.unpackbits(vector.view(np.uint8)).mean() - 0.5) ** 2 < 0.001  # as many ones as zeros: random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", ["none", "too few", "own twice"])
 def test_statistics_are_not_released_without_the_keys_of_all(keys: str, served: Federation) -> None:
     agreed = agreement(served)
@@ -185,6 +190,7 @@ def test_statistics_are_not_released_without_the_keys_of_all(keys: str, served: 
     assert "keys that are not those of this exchange" in refused.why
 
 
+@pytest.mark.slow
 def test_the_number_of_clients_is_that_of_the_consent(served: Federation) -> None:
     """Else a server would ask for consent to masked sums, and then say that there are two clients."""
     agreed = agreement(served)
@@ -194,6 +200,7 @@ def test_the_number_of_clients_is_that_of_the_consent(served: Federation) -> Non
     assert "4 clients, and consent was given to 3" in refused.why
 
 
+@pytest.mark.slow
 def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
@@ -229,6 +236,7 @@ def test_two_clients_send_their_own_sums(tmp_path: Path) -> None:
     assert "sums over training samples, readable by the server" in [line["what"] for line in log(federation)]
 
 
+@pytest.mark.slow
 def test_consent_shows_the_values_of_the_first_message(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     seen: dict[str, list[str]] = {}

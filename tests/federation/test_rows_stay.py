@@ -166,6 +166,7 @@ def test_what_was_not_agreed_to_is_not_shown(tmp_path: Path) -> None:
     assert b"personal models stay at the client" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
 
 
+@pytest.mark.slow
 def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
     """More rounds are asked for again; anything else is refused."""
     federation = Federation(tmp_path)

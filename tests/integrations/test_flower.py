@@ -118,6 +118,7 @@ def test_same_bits_as_a_run_here(digits: tuple[Any, Any, Any], algorithm: Any, n
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.slow
 def test_a_lost_answer_is_as_if_it_was_never_given(digits: tuple[Any, Any, Any]) -> None:
     """SCAFFOLD's invariant, c is the mean of all c_k, breaks if a client continues from a state the server never received."""
     lost = {(2, 1), (3, 1), (4, 1)}  # the first exchange is the introduction

@@ -82,6 +82,7 @@ def test_the_noise_of_a_step_is_that_of_the_settings() -> None:
     assert abs(change.var() / sigma**2 - 1) < 5 * math.sqrt(2 / len(change))
 
 
+@pytest.mark.slow
 def test_every_training_has_batches_and_noise_of_its_own_and_a_secret_changes_them() -> None:
     context = open_context(Experiment.make(blobs(), clients=2, partition="iid", model="logreg", local=PRIVATE))
 
@@ -138,6 +139,7 @@ def test_models_that_are_mapped_over_samples_have_the_same_bits_in_all_workers()
 # Epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "noise", "steps", "delta"), [(0.01, 1.0, 1000, 1e-5), (0.3, 2.0, 40, 1e-3), (1.0, 5.0, 7, 1e-4)]
 )

@@ -173,6 +173,7 @@ def test_rounds_by_coins_differ_in_size() -> None:
     assert run.final.epsilon < fixed.final.epsilon
 
 
+@pytest.mark.slow
 def test_epsilon_grows_and_is_in_every_result(tmp_path: Path) -> None:
     run = fa.run(
         "digits", clients=6, rounds=3, uplink={"clip": 1.0, "noise": 4.0}, out=tmp_path / "r", runtime="serial"
@@ -205,6 +206,7 @@ def test_shares_of_noise_that_left_are_missing() -> None:
 # Secure aggregation
 
 
+@pytest.mark.slow
 @given(st.integers(2, 8), st.floats(0.5, 20))
 @settings(max_examples=20, deadline=None)
 def test_error_of_fixed_point(count: int, largest_number: float) -> None:
@@ -240,6 +242,7 @@ def test_weights_survive_masks() -> None:
     assert np.abs(got - np.average(answers, axis=0, weights=rows)).max() < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropouts", [0.0, 0.3])
 def test_secure_aggregation_is_plain_but_for_rounding(dropouts: float) -> None:
     """Also with clients that leave after the masks were agreed on."""
@@ -385,6 +388,7 @@ def test_refused_with_one_message(settings: dict[str, Any], message: str) -> Non
         on_blobs(**{"algorithm": "fedavg", **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{"clip": 1.0}, {"secure": True}], ids=str)
 def test_counts_are_neither_clipped_nor_rounded(chosen: dict[str, Any]) -> None:
     counting = {"algorithm": {"name": "fsvrg", "scaling": "diagonal"}, "model": "logreg", "clients": 4, "rounds": 1}

@@ -84,6 +84,28 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     recipe_index.recipe_files.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one reproduction that was saved, which tests copy instead of running it again."""
+    root = tmp_path_factory.mktemp("saved")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setattr(recipe_index, "recipes_folder", lambda: root)
+        (root / "x-a.toml").write_text(RECIPE.format(id="X-A", more=""), encoding="utf-8")
+        recipe_index.recipe_files.cache_clear()
+        reproduce("X-A", "full", save="kept")
+    recipe_index.recipe_files.cache_clear()
+    return root / "kept"
+
+
+@pytest.fixture
+def kept(saved: Path, write: Write) -> Path:
+    """The file of a saved reproduction, in the folder of the test."""
+    write()
+    shutil.copytree(saved, "kept")
+    return Path("kept/X-A-full.json")
+
+
 def times(root: Path) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in root.rglob("result.json")}
 
@@ -421,39 +443,33 @@ def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
-    write()
-    reproduce("X-A", "full", save="kept")
-    file = Path("kept/X-A-full.json")
-    assert verify_row(file, 2).differences == []
-    table = json.loads(file.read_text(encoding="utf-8"))
+def test_a_row_is_run_again_bit_by_bit(kept: Path) -> None:
+    assert verify_row(kept, 2).differences == []
+    table = json.loads(kept.read_text(encoding="utf-8"))
     table["runs"][0]["scores"]["best_accuracy"] += 0.001
     table["runs"][1]["settings"]["local"]["lr"] = 0.4
-    file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")  # who lies, and knows how
-    assert [d.split(":")[0] for d in verify_row(file, 1).differences] == ["best_accuracy"]
-    assert verify_row(file, 1).rounded == []
-    assert verify_row(file, 2).differences[-1].startswith("weights: sha256")
-    done = CliRunner().invoke(app, ["verify", str(file), "--row", "1", "--json"])
+    kept.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")  # who lies, and knows how
+    assert [d.split(":")[0] for d in verify_row(kept, 1).differences] == ["best_accuracy"]
+    assert verify_row(kept, 1).rounded == []
+    assert verify_row(kept, 2).differences[-1].startswith("weights: sha256")
+    done = CliRunner().invoke(app, ["verify", str(kept), "--row", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["same"]) == (1, False)
     with pytest.raises(BadValue, match="row = 3 of 2 runs"):
-        verify_row(file, 3)
+        verify_row(kept, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "bearable"), [("final_loss", 1e-6), ("best_accuracy", 5e-4), ("uploads", 0.0)])
-def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, bearable: float) -> None:
+def test_what_test_rows_say_may_be_rounded_elsewhere(kept: Path, name: str, bearable: float) -> None:
     """Never here, never what is counted, and never weights."""
-    write()
-    reproduce("X-A", "full", save="kept")
-    file = Path("kept/X-A-full.json")
-    first = json.loads(file.read_text(encoding="utf-8"))
+    first = json.loads(kept.read_text(encoding="utf-8"))
     for off, elsewhere in ((0.5, True), (2.0, True), (0.5, False)):
         table = json.loads(json.dumps(first))
         scores = table["runs"][0]["scores"]
         scores[name] += off * (bearable * (scores[name] if name == "final_loss" else 1) or 1)
         table["versions"] |= {"processor": "another"} if elsewhere else {}
-        file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
-        done = CliRunner().invoke(app, ["verify", str(file), "--row", "1"])
+        kept.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
+        done = CliRunner().invoke(app, ["verify", str(kept), "--row", "1"])
         is_bearable = off < 1 and bearable > 0 and elsewhere
         assert done.exit_code == (0 if is_bearable else 1)
         assert ("the same bits of all weights" in done.output) == is_bearable
@@ -475,38 +491,33 @@ def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, be
         lambda table: table.pop("sha256"),
     ],
 )
-def test_a_result_that_was_changed_by_hand_is_refused(write: Write, change: Callable[[Any], None]) -> None:
-    write()
-    reproduce("X-A", "full", save="kept")
-    file = Path("kept/X-A-full.json")
+def test_a_result_that_was_changed_by_hand_is_refused(kept: Path, change: Callable[[Any], None]) -> None:
     write_page("page.md", "kept")
-    table = json.loads(file.read_text(encoding="utf-8"))
+    table = json.loads(kept.read_text(encoding="utf-8"))
     change(table)
-    file.write_text(json.dumps(table), encoding="utf-8")
-    for command in (["verify", str(file)], ["reproduce", "--page", "new.md", "--save", "kept"]):
+    kept.write_text(json.dumps(table), encoding="utf-8")
+    for command in (["verify", str(kept)], ["reproduce", "--page", "new.md", "--save", "kept"]):
         done = CliRunner().invoke(app, command)
         assert (done.exit_code, "X-A-full.json is no" in done.output) == (2, True)
     assert not Path("new.md").exists()
 
 
 @pytest.mark.slow
-def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write) -> None:
-    write()
-    reproduce("X-A", "full", save="kept")
-    file, before = Path("kept/X-A-full.json"), Path("kept/X-A-full.json").read_bytes()
+def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write, kept: Path) -> None:
+    before = kept.read_bytes()
 
     def judge() -> Any:
-        return CliRunner().invoke(app, ["reproduce", "--judge", str(file)])
+        return CliRunner().invoke(app, ["reproduce", "--judge", str(kept)])
 
     assert judge().exit_code == 0
-    assert file.read_bytes() == before
+    assert kept.read_bytes() == before
     write("X-A", "", ('choices = ["slow", "fast"]', 'choices = ["fast", "slow"]'), ("slow = 0.2", "slow = 0.3"))
     assert judge().exit_code == 0
-    report = json.loads(file.read_text(encoding="utf-8"))
+    report = json.loads(kept.read_text(encoding="utf-8"))
     assert report["verdict"] == "differs"
     assert report["runs"] == json.loads(before)["runs"]
     assert next(row["published"] for row in report["rows"] if row["published"] is not None) == 0.3
-    after = file.read_bytes()
+    after = kept.read_bytes()
     for old, new, said in (
         ("lr = 0.5", "lr = 0.4", "does not run fast seed0 as this result did"),
         ("slow = {", "slw = {", "no cell is called 'slow'"),
@@ -516,22 +527,19 @@ def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write)
         write("X-A", "", (old, new))
         done = judge()
         assert (done.exit_code, said in done.output) == (2, True), done.output
-        assert file.read_bytes() == after
+        assert kept.read_bytes() == after
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["common", "versions", "rows", "kind", "reads"])
-def test_a_result_that_lacks_something_is_refused(write: Write, key: str) -> None:
+def test_a_result_that_lacks_something_is_refused(kept: Path, key: str) -> None:
     """As one of another version may, whose fingerprint is right."""
-    write()
-    reproduce("X-A", "full", save="kept")
-    file = Path("kept/X-A-full.json")
-    table = json.loads(file.read_text(encoding="utf-8"))
+    table = json.loads(kept.read_text(encoding="utf-8"))
     del table[key]
-    file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
+    kept.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
     for command in (
-        ["verify", str(file)],
-        ["reproduce", "--judge", str(file)],
+        ["verify", str(kept)],
+        ["reproduce", "--judge", str(kept)],
         ["reproduce", "--page", "p.md", "--save", "kept"],
     ):
         done = CliRunner().invoke(app, command)
@@ -539,9 +547,7 @@ def test_a_result_that_lacks_something_is_refused(write: Write, key: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_file_stands_for_one_result(write: Write) -> None:
-    write()
-    reproduce("X-A", "full", save="kept")
+def test_a_file_stands_for_one_result(kept: Path) -> None:
     shutil.copy("kept/X-A-full.json", "kept/backup.json")
     with pytest.raises(BadValue, match=r"backup\.json is X-A at size full"):
         write_page("page.md", "kept")

@@ -103,6 +103,7 @@ def test_damaged_data_files_are_named(name: str, content: bytes, made: Path, tmp
         assert name in refused("report", root)
 
 
+@pytest.mark.slow
 def test_a_changed_setting_of_a_stored_experiment_or_plan_is_noticed(made: Path, tmp_path: Path) -> None:
     """A digit is enough: the run would go on with another rate, the comparison be judged by another rope."""
     root = Path(shutil.copytree(made, tmp_path / "made"))

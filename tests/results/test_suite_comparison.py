@@ -233,6 +233,7 @@ def test_federations_whose_folds_share_a_partition_keep_their_own_posterior() ->
     assert any("2 repeats cannot show" in text for text in few.words)
 
 
+@pytest.mark.slow
 def test_where_the_signed_rank_test_contradicts_it_is_said() -> None:
     """30 federations within the rope and 5 far beyond it: the median pair is equal, the mean is not."""
     rng = np.random.default_rng(0)

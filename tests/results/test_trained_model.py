@@ -53,6 +53,7 @@ def folder(tmp_path_factory) -> Path:
 NEW = {"age": [40.0, 80.0, None], "sex": ["f", "m", "x"], "pressure": [120.0, 130.0, 110.0]}
 
 
+@pytest.mark.slow
 def test_a_class_and_its_probabilities(folder):
     found = fa.load(folder / "class").predict(NEW)
     assert list(found) == ["prediction", "p_sick", "p_well"]

@@ -115,6 +115,7 @@ def test_a_killed_worker_and_a_lost_node_change_nothing(
     assert capfd.readouterr().out == ""  # Ray would report all that dies
 
 
+@pytest.mark.slow
 def test_a_custom_class_reads_the_samples_in_the_store(nodes: ClusterNodes) -> None:
     """No node can import it, and results are of the same class; workers read the samples without a copy."""
 
@@ -139,6 +140,7 @@ def test_a_custom_class_reads_the_samples_in_the_store(nodes: ClusterNodes) -> N
     assert facts(fa.run("digits", runtime="ray", workers=1, **how)) == facts(fa.run("digits", runtime="serial", **how))
 
 
+@pytest.mark.slow
 def test_the_store_removes_old_objects(nodes: ClusterNodes) -> None:
     """Vectors of 220 kB, which travel through the store: 60 go up, 60 come down, 5 are broadcast. In the end the store holds
     the experiment and the last message, each on two nodes at most."""
@@ -179,6 +181,7 @@ def stored_objects() -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_fails_the_run(nodes: ClusterNodes, tmp_path: Path) -> None:
     class Deadly(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
@@ -197,6 +200,7 @@ def wait_for_versions(nodes: ClusterNodes, count: int) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None:
     """A node that joins later is ignored; a run does not start with it."""
     (tmp_path / "fedarena").mkdir()
@@ -215,6 +219,7 @@ def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None
         head().remove_node(other)
 
 
+@pytest.mark.slow
 def test_driver_killed_and_resumed(tmp_path: Path) -> None:
     """After kill -9 of the command its workers end, and the resumed run gives the bits of `serial`."""
     exp = Experiment.make({**EACH["scaffold"], "rounds": 12, "local": {"lr": 0.05, "epochs": 3, "batch": 8}})
@@ -232,6 +237,7 @@ def test_driver_killed_and_resumed(tmp_path: Path) -> None:
     assert facts(fa.load(tmp_path / "r")) == facts(fa.run(exp, out=False, runtime="serial"))
 
 
+@pytest.mark.slow
 def test_without_an_address_it_is_started_here_and_ended(tmp_path: Path) -> None:
     def on_term(*_: Any) -> None: ...
 
@@ -255,6 +261,7 @@ def answer(listener: socket.socket, text: bytes) -> None:
     line.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listens", ["nothing", "another service"])
 def test_out_of_reach(listens: str, tmp_path: Path) -> None:
     """One message, soon, and no folder is left."""

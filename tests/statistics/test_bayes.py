@@ -61,6 +61,7 @@ def test_swapping_swaps(a: np.ndarray, b: np.ndarray, rope: float, rho: float) -
     assert signs in {("+", "-"), ("-", "+"), ("=", "="), ("?", "?")}
 
 
+@pytest.mark.slow
 @given(scores, st.floats(-0.5, 0.5, width=16))
 def test_no_variance_is_a_point(a: np.ndarray, shift: float) -> None:
     """Differences that are all the same but for rounding leave no doubt."""

@@ -28,6 +28,7 @@ def test_rounds_to_interpolates_on_the_monotone_curve_and_rounds_up() -> None:
     assert rounds_to([(5, 0.0), (10, 1.0)], 1e-200, interpolate=True) == 6
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))
 def test_interpolation_never_comes_later_than_the_crossing(values: list[float], target: float) -> None:
     curve = [(5 * (i + 1), a) for i, a in enumerate(values)]

@@ -115,6 +115,7 @@ def test_references_never_compete() -> None:
         rank({"centralized": [0.9, 0.8]}, references=("centralized",))
 
 
+@pytest.mark.slow
 def test_identical_scores_share_the_probability_to_be_best() -> None:
     x = drawn(9, 10, 2)
     twice = rank(named(np.column_stack([x, x[:, 0]])), RHO)

@@ -178,6 +178,7 @@ def brute_force_c_index(time: Any, event: Any, risk: Any, w: Any) -> float:
     return right / total if total else math.nan
 
 
+@pytest.mark.slow
 def test_the_c_index_equals_a_count_of_all_pairs() -> None:
     undefined = 0
     for seed in range(2 * INPUTS):

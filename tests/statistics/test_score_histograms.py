@@ -30,6 +30,7 @@ def samples(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     return labels, scores, bins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "interval"), METRICS)
 def test_the_value_of_the_scores_lies_in_the_interval(metric: object, interval: object) -> None:
     undefined = wide = 0
@@ -88,6 +89,7 @@ def test_the_error_of_the_auc_is_half_the_mass_of_pairs_that_share_a_bin() -> No
     assert found.value - found.low == pytest.approx(shared / 2)
 
 
+@pytest.mark.slow
 def test_scores_that_share_no_bin_have_their_exact_value() -> None:
     labels, scores = np.array([0, 1, 0, 1, 1]), np.array([0.05, 0.15, 0.25, 0.35, 1.0])
     for metric, interval in METRICS:

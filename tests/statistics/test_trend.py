@@ -42,14 +42,15 @@ def test_the_band_agrees_with_importance_sampling_through_the_restricted_likelih
     tau = np.abs(size * rng.standard_cauchy(20_000))
     design = np.stack([np.ones(4), x], axis=1)
     contrasts = np.linalg.svd(design)[0][:, 2:]
-    weight, draws = np.empty(len(tau)), np.empty((len(tau), 5))
-    for k, t in enumerate(tau):
-        covariance = np.diag(variance + t**2)
-        inner = contrasts.T @ covariance @ contrasts
-        weight[k] = stats.multivariate_normal(cov=inner).pdf(contrasts.T @ d) if t < 1e3 else 0.0
-        information = design.T @ np.linalg.inv(covariance) @ design
-        mean = np.linalg.solve(information, design.T @ (d / np.diag(covariance)))
-        draws[k] = rng.multivariate_normal(mean, np.linalg.inv(information)) @ np.stack([np.ones(5), found.x])
+    total = variance + np.minimum(tau, 1e3)[:, None] ** 2  # the diagonal of the covariance, for each tau
+    inner = np.einsum("ik,ti,il->tkl", contrasts, total, contrasts)
+    off = contrasts.T @ d
+    square = np.einsum("k,tkl,l->t", off, np.linalg.inv(inner), off)
+    weight = np.where(tau < 1e3, np.exp(-square / 2) / np.sqrt(np.linalg.det(inner)), 0.0)  # but for a constant factor
+    scatter = np.linalg.inv(np.einsum("ik,ti,il->tkl", design, 1 / total, design))
+    mean = np.einsum("tkl,il,ti->tk", scatter, design, d / total)
+    lines = mean + np.einsum("tkl,tl->tk", np.linalg.cholesky(scatter), rng.standard_normal((len(tau), 2)))
+    draws = lines @ np.stack([np.ones(5), found.x])
     for point in range(5):
         order = np.argsort(draws[:, point])
         share = np.cumsum(weight[order]) / weight.sum()

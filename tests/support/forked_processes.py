@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["sklearn.datasets", "fedarena.cli.main", "fedarena.experiments.compare"])
+CONTEXT.set_forkserver_preload(
+    [
+        *("sklearn.datasets", "fedarena.cli.main", "fedarena.experiments.compare", "fedarena.federation.server"),
+        *("fedarena.federation.client", "fedarena.vertical.training_task"),
+    ]
+)
 
 
 STARTED: list[Popen] = []
@@ -118,6 +123,7 @@ def _execute(arguments: list[str], folder: str, environment: dict[str, str], out
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # the folder of this environment
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     kind, *rest = arguments
     if kind == "-m":

@@ -6,8 +6,8 @@ import contextlib
 import http.client
 import json
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,10 +78,17 @@ def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
 
 
 STEPPED = """
-import sys
+import sys, time
+from pathlib import Path
 import fedarena as fa
+
+def wait(record):
+    print(record.round, flush=True)
+    while Path(sys.argv[3]).stat().st_size < record.round:  # a byte for each round that may be left
+        time.sleep(0.005)
+
 fa.run("digits", out=sys.argv[1], rounds=int(sys.argv[2]), clients=4, partition="iid", model="logreg", runtime="serial",
-       on_round=lambda record: print(record.round, flush=True) or sys.stdin.readline() == "stop\\n")
+       on_round=wait)
 """
 
 
@@ -90,32 +97,39 @@ class Stepped:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.folder, self.rounds = folder, rounds
-        command = [sys.executable, "-c", STEPPED, str(folder), str(rounds)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._beside = tempfile.TemporaryDirectory()
+        self._steps = Path(self._beside.name, "steps")
+        self._steps.touch()
+        command = [sys.executable, "-c", STEPPED, str(folder), str(rounds), str(self._steps)]
+        self.process = forked_processes.Popen(command, capture=True)
         self.wait()
 
     def wait(self) -> None:
         """Until its next round is over."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip().isdigit()
+        while self.process.written("stdout").count("\n") <= self._steps.stat().st_size:
+            assert self.process.poll() is None, self.process.written("stderr")
+            time.sleep(0.005)
 
     def step(self, rounds: int = 1) -> None:
         """Let it do some more rounds."""
-        assert self.process.stdin is not None
         for _ in range(rounds):
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
+            self._allow(1)
             self.wait()
 
     def finish(self) -> None:
         """Let it go to its end."""
-        self.process.communicate("\n" * self.rounds, timeout=60)
+        self._allow(self.rounds)
+        self.process.communicate(timeout=60)
         assert self.process.returncode == 0
 
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
         self.process.communicate()
+
+    def _allow(self, rounds: int) -> None:
+        with self._steps.open("a") as file:
+            file.write("." * rounds)
 
 
 def a_comparison(folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
 from fedarena.vertical.training_task import training_rows
+from tests.support import forked_processes
 
 ROOT = Path(__file__).parents[2]
 TREES = 3
@@ -53,7 +54,7 @@ class Site:
         write_tables(self.folder)
         make_vertical_keys(self.folder / "keys", ["guest", *self.hosts])
         self.ports = {name: free_port() for name in self.hosts}
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[forked_processes.Popen] = []
 
     def command(self, name: str, *more: str, verb: str = "train", out: bool = True) -> list[str]:
         """Return the command of this party, without --out if `out` is false."""
@@ -70,11 +71,9 @@ class Site:
     def guest_training(self, *more: str) -> list[str]:
         return self.command("guest", "--label", "paid", "--trees", str(TREES), "--depth", "3", *more)
 
-    def start(self, command: list[str], where: str = "") -> subprocess.Popen[str]:
+    def start(self, command: list[str], where: str = "") -> forked_processes.Popen:
         words = [sys.executable, "-m", "tests.support.dying_party", *where.split(), "--", *command]
-        process = subprocess.Popen(
-            words, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
-        )
+        process = forked_processes.Popen(words, cwd=self.folder, env=_environment(), capture=True)
         self.running.append(process)
         return process
 
@@ -110,8 +109,6 @@ class Site:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "COLUMNS": "200"}
 
 
@@ -121,7 +118,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ended(process: subprocess.Popen[str], code: int = 0, seconds: float = 60) -> tuple[str, str]:
+def ended(process: forked_processes.Popen, code: int = 0, seconds: float = 60) -> tuple[str, str]:
     """Wait until the process ends with this code, and return its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"

@@ -85,6 +85,7 @@ def fields_of(frames: list[Frame], kind: FrameKind) -> list[dict[str, Any]]:
 # The network
 
 
+@pytest.mark.slow
 def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> None:
     def change(frame: Frame) -> Frame:
         if frame.kind is not FrameKind.SPLIT:
@@ -313,6 +314,7 @@ FALSE_RESPONSES: dict[str, tuple[Callable[[dict[str, Any], Any], Fields], str]] 
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FALSE_RESPONSES)
 def test_answers_that_cannot_be_true_are_refused(name: str) -> None:
     change_response, message = FALSE_RESPONSES[name]

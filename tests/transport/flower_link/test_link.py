@@ -119,6 +119,7 @@ def test_the_last_message_ends_a_client(federation: Federation) -> None:
     assert "birch" not in federation.link.nodes().values()
 
 
+@pytest.mark.slow
 def test_messages_that_are_too_long_are_refused_by_name(federation: Federation) -> None:
     (node,) = federation.up("ash")
     with pytest.raises(BadValue, match=rf"a message of {LIMIT + 1} bytes to 'ash': {LIMIT} are allowed"):
