@@ -17,7 +17,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.table_files import Csv
 from fedarena.federation.agreement import client_order, first_agreement, with_statistics, without_rows
-from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_samples, statistics_layout
+from fedarena.federation.client_data import AgreedSamples, ClientFile, features_of, split_samples, statistics_layout
 from fedarena.federation.messages import Agreement, TableDescription
 from fedarena.federation.statistics_release import StatisticsMask, Totals, signed_total
 
@@ -53,7 +53,7 @@ def test_clients_are_numbered_as_a_column_of_their_names_would_be(names: list[st
 
 def agreed_rows(
     experiment: Experiment, files: dict[str, Path]
-) -> tuple[dict[str, Agreement], dict[str, ClientSamples], Any]:
+) -> tuple[dict[str, Agreement], dict[str, AgreedSamples], Any]:
     """Return the result of the enrollment, without messages."""
     tables = {name: ClientFile(path).read_table(experiment.data.made) for name, path in files.items()}
     agreed = first_agreement({name: table.describe("") for name, table in tables.items()})

@@ -42,6 +42,14 @@ def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
                 inner[name] = each_path(inner[name], lambda path: str(folder / path))
 
 
+def flat_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table without inner tables: a key of an inner one is `table.key`."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
 def parse_assignment(text: str, example: str = "local.lr=0.05") -> tuple[str, Any]:
     """Split `key=value` into the key and its value, which is read as TOML, or as text if it is not TOML.
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from fedarena.config.errors import BadValue, DataBroken, quoted, quoted_list
 from fedarena.data.table_columns import Categories, Column, Columns, Kind, as_arrow, read_feature, rows_missing
@@ -169,23 +170,8 @@ class TableEncoding:
                 remedy="use the version of fedarena that wrote it",
             )
         try:
-            columns = tuple(
-                ColumnEncoding(
-                    one["name"],
-                    one["kind"],
-                    one["missing"],
-                    float(one.get("mean", 0.0)),
-                    float(one.get("deviation", 1.0)),
-                    tuple(one.get("levels", ())),
-                    bool(one.get("indicator", False)),
-                )
-                for one in table["columns"]
-            )
-            clients = {
-                name: tuple((float(mean), float(deviation)) for mean, deviation in pairs)
-                for name, pairs in table.get("clients", {}).items()
-            }
-            return cls(columns, table["task"], tuple(table["label"]), tuple(table["classes"]), clients)
+            columns = [{"fill": one["missing"], **one} for one in table["columns"]]
+            return TypeAdapter(cls).validate_python({**table, "columns": columns})
         except (KeyError, TypeError, ValueError) as error:
             raise DataBroken(
                 f"the preprocessing is damaged: {type(error).__name__}: {quoted(str(error))}",

@@ -15,7 +15,7 @@ from fedarena.config.errors import BadValue, located_at, quoted
 from fedarena.config.experiment import Experiment, with_settings
 from fedarena.config.seeds import derived_seed
 from fedarena.config.settings_tables import COMPONENTS
-from fedarena.config.toml_text import read_toml, resolve_paths
+from fedarena.config.toml_text import flat_table, read_toml, resolve_paths
 from fedarena.experiments.contestants import check_labels
 from fedarena.results.suite_plan import holds_suite
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
@@ -111,7 +111,7 @@ def _sources(source: Any) -> list[Source]:
         own = dict(block)
         name = str(own.pop("name", ""))
         resolve_paths(own, folder)
-        found.append(Source(with_settings(table, own), name, _flat(own)))
+        found.append(Source(with_settings(table, own), name, flat_table(own)))
     return found
 
 
@@ -120,7 +120,7 @@ def _grid(grid: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(grid, dict) or not grid:
         raise BadValue("the grid names no key", remedy='write e.g. "partition.beta" = [0.1, 1, 10]', where=where)
     axes: dict[str, list[Any]] = {}
-    for key, values in _flat(grid).items():
+    for key, values in flat_table(grid).items():
         if not isinstance(values, list) or not values:
             raise BadValue(
                 f"grid.{quoted(key)} is not a list of values",
@@ -148,7 +148,8 @@ def _source(one: Any) -> Source:
 def _names(sources: Sequence[Source], made: Sequence[Experiment]) -> list[str]:
     """Return the names of all federations; one without a name is named by the settings that differ between them."""
     flat = [
-        _flat(exp.as_table()) if one.settings is None else one.settings for one, exp in zip(sources, made, strict=True)
+        flat_table(exp.as_table()) if one.settings is None else one.settings
+        for one, exp in zip(sources, made, strict=True)
     ]
     keys = dict.fromkeys(key for table in flat for key in table)
     differing = [key for key in keys if len({str(table.get(key)) for table in flat}) > 1 and key != "seed"] or ["seed"]
@@ -164,17 +165,6 @@ def _setting(key: str, value: Any) -> str:
     if key in COMPONENTS or key.endswith(".name"):
         return str(value)
     return f"{key.rpartition('.')[2]}={value}"
-
-
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table with dotted keys: [grid.partition] with beta = ... is "partition.beta"."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
 
 
 def _check_different(found: Mapping[str, Experiment]) -> None:

@@ -19,7 +19,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import build_model_and_algorithm, check_device
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext
-from fedarena.federation.client_data import ClientFile, ClientSamples, statistics_layout
+from fedarena.federation.client_data import AgreedSamples, ClientFile, statistics_layout
 from fedarena.federation.client_model import ModelFolder
 from fedarena.federation.client_states import is_unchanged
 from fedarena.federation.client_worker import ClientWorker, Response
@@ -220,7 +220,7 @@ class FederationClient:
             worker = joined.worker = self._build_worker(joined, agreed, samples)
         return messages.ReadyResponse(torch=torch.__version__, initial=sha256(worker.context.initial))
 
-    def _samples(self, joined: JoinedRun, agreed: messages.Agreement) -> ClientSamples:
+    def _samples(self, joined: JoinedRun, agreed: messages.Agreement) -> AgreedSamples:
         """Return the samples in the place that was agreed, which stays the same in a run."""
         consented = joined.invitation.clients
         if agreed.clients != consented:
@@ -232,7 +232,7 @@ class FederationClient:
             joined.samples, joined.position = joined.table.to_samples(agreed), agreed.position
         return joined.samples
 
-    def _bind(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> None:
+    def _bind(self, joined: JoinedRun, agreed: messages.Agreement, samples: AgreedSamples) -> None:
         """Refuse samples and columns that are not those of all earlier runs of this folder."""
         source, share = joined.table.source, joined.experiment.validate_share
         held_out = "" if share is None else json.dumps([share, joined.experiment.seed])
@@ -250,7 +250,7 @@ class FederationClient:
         used = samples.without_held_out(agreed, joined.experiment)
         return joined.masked(used.statistics(layout, self.least).integers, agreed.client, request.keys)
 
-    def _build_worker(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> ClientWorker:
+    def _build_worker(self, joined: JoinedRun, agreed: messages.Agreement, samples: AgreedSamples) -> ClientWorker:
         """Build the model, over samples that must be those of the first time."""
         folder = self._folder(joined.run)
         data, partition = samples.to_dataset(agreed, joined.experiment)

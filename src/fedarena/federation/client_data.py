@@ -162,7 +162,7 @@ class ClientTable:
             columns=tuple(_described(name, column) for name, column in self.table.features.items()),
         )
 
-    def to_samples(self, agreed: Agreement) -> ClientSamples:
+    def to_samples(self, agreed: Agreement) -> AgreedSamples:
         """Return the samples at the agreed position."""
         y, classes, _ = self._labels
         if self.task != "regression":
@@ -176,7 +176,7 @@ class ClientTable:
         else:
             train, test = split_samples(strata_of(self.task, y), agreed, self.source.test, self.source.split_seed)
         columns = {column.name: _as_agreed(self.table.features[column.name], column) for column in agreed.columns}
-        return ClientSamples(self.source, columns, y, train, test)
+        return AgreedSamples(self.source, columns, y, train, test)
 
 
 def _described(name: str, column: Column) -> ColumnDescription:
@@ -195,7 +195,7 @@ def _as_agreed(column: Column, agreed: ColumnDescription) -> Column:
 
 
 @dataclass(frozen=True)
-class ClientSamples:
+class AgreedSamples:
     """The samples as numbers, split into training and test samples."""
 
     source: TableFile
@@ -208,7 +208,7 @@ class ClientSamples:
         """Return how many samples there are."""
         return SampleCounts(train=len(self.train), test=len(self.test))
 
-    def without_held_out(self, agreed: Agreement, experiment: Experiment) -> ClientSamples:
+    def without_held_out(self, agreed: Agreement, experiment: Experiment) -> AgreedSamples:
         """Return the samples without those that are held out of the training samples for tuning."""
         if experiment.validate_share is None:
             return self

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedarena.config.experiment import Experiment
 from fedarena.federation import messages
-from fedarena.federation.client_data import ClientSamples, ClientTable
+from fedarena.federation.client_data import AgreedSamples, ClientTable
 from fedarena.federation.client_model import ModelFolder
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, StatisticsMask, encoded
@@ -29,7 +29,7 @@ class JoinedRun:
     model: ModelFolder  # for the final model
     position: str = ""  # that was agreed
     mask: StatisticsMask | None = None  # the key of the release of statistics under way
-    samples: ClientSamples | None = None
+    samples: AgreedSamples | None = None
     worker: ClientWorker | None = None  # once the model is built
 
     def masked(self, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Payload:

@@ -58,7 +58,7 @@ class RegressionSums:
 
     @classmethod
     def from_integers(cls, integers: Sequence[int]) -> RegressionSums:
-        """Take the integers apart."""
+        """Return the sums that these integers encode."""
         return cls(*integers)
 
     @property

@@ -3,11 +3,11 @@
 How results are computed belongs to `results` and `statistics`; this package shows them.
 """
 
+from fedarena.reports import presentation
 from fedarena.reports.collect import collect_runs, why_no_verdict
 from fedarena.reports.page import report, write_report
-from fedarena.reports.presentation import Presentation
 from fedarena.results.comparison_outputs import set_presentation
 
 __all__ = ["collect_runs", "report", "why_no_verdict", "write_report"]
 
-set_presentation(Presentation())
+set_presentation(presentation)

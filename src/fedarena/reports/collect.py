@@ -10,6 +10,7 @@ from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
+from fedarena.config.toml_text import flat_table
 from fedarena.engine.setup import partition_data
 from fedarena.results.comparison import Comparison
 from fedarena.results.run import Run
@@ -155,7 +156,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         name = run.experiment.algorithm.name
         alike = [other for other in runs if other.experiment.algorithm.name == name]
-        mine = _flat(run)
+        mine = flat_table(run.experiment.as_table())
         settings = [f"{key.removeprefix('algorithm.')}={mine.get(key)}" for key in _differing(alike, SPLIT)]
         labels.append(f"{name}:{','.join(settings)}" if settings else name)
     return labels
@@ -163,13 +164,6 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 def _differing(runs: Sequence[Run], aside: Sequence[str]) -> list[str]:
     """Return the keys whose values are not the same in all runs."""
-    tables = [_flat(run) for run in runs]
+    tables = [flat_table(run.experiment.as_table()) for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table if key.partition(".")[0] not in aside)
     return [key for key in keys if len({str(table.get(key)) for table in tables}) > 1]
-
-
-def _flat(run: Run) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in run.experiment.as_table().items():
-        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
-    return flat

@@ -61,7 +61,7 @@ class TableFile(ABC):
 
     @property
     def paths(self) -> tuple[Any, ...]:
-        """Return all files."""
+        """Return the files in the order in which they are given."""
         return self.path if isinstance(self.path, tuple) else (self.path,)
 
     @property
@@ -199,7 +199,7 @@ class Parquet(TableFile):
 
 @register("dataset", "frame")
 @dataclass(frozen=True, eq=False)
-class Frame(TableFile):
+class DataFrameTable(TableFile):
     """A DataFrame of pandas or polars, an Arrow table, or a dict of columns; given in Python as `path`."""
 
     path: Any
