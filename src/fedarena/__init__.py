@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedarena.algorithms import (
+        AFL as AFL,
         COOP as COOP,
         FSVRG as FSVRG,
         AdaptiveFedProx as AdaptiveFedProx,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         Model as Model,
         Outcome as Outcome,
         Pull as Pull,
+        QFedAvg as QFedAvg,
         Reply as Reply,
         Scaffold as Scaffold,
         Step as Step,
@@ -86,6 +88,7 @@ __version__ = "0.3.0"
 
 # The module of each public name. It is imported when the name is first used, so that `import fedarena` takes no time.
 _MODULES = {
+    "AFL": "algorithms",
     "AdaptiveFedProx": "algorithms",
     "Algorithm": "algorithms",
     "Asynchronous": "algorithms",
@@ -126,6 +129,7 @@ _MODULES = {
     "Outcome": "algorithms",
     "Partition": "data.dataset",
     "Pull": "algorithms",
+    "QFedAvg": "algorithms",
     "Reply": "algorithms",
     "Reproduction": "reproduction.result",
     "Run": "results.run",
