@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, Set
+from fedarena.cli.options import File, Json, Quiet, Set, passed_on
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
@@ -59,24 +59,12 @@ def serve(
     The data set of the experiment is a table (`csv` or `parquet`) of which each client has its own file; each client runs
     `fedarena join`. A round ends when all clients have answered, or at its deadline if at least the minimum has.
     """
+    options = passed_on(locals(), "set_", "share_models")
     from fedarena.federation.api import serve as serve_experiment
 
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file, e.g. `fedarena serve exp.toml`")
-    result = serve_experiment(
-        experiment,
-        participants=participants,
-        minimum=minimum,
-        deadline=deadline,
-        attempts=attempts,
-        wait=wait,
-        address=address,
-        keys=keys,
-        shares_models=share_models,
-        out=out,
-        resume=resume,
-        overrides=set_ or [],
-    )
+    result = serve_experiment(experiment, shares_models=share_models, overrides=set_ or [], **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
     print_result(result, result.summary() if json_ else None, json_)
@@ -140,25 +128,11 @@ def join(
     released are in `--folder`. Do not delete it: later releases must be over the same samples as the first one. At the end
     of the run you have the final model in a run folder, `--out`, which `fedarena predict` uses.
     """
+    options = passed_on(locals(), "data", "server", "yes")
     from fedarena.federation.api import join as join_federation
 
-    found = join_federation(
-        data,
-        server,
-        keys=keys,
-        name=name,
-        label=label,
-        test=test,
-        separator=separator,
-        folder=folder,
-        experiment=experiment,
-        consent=_consent(yes, quiet) if yes or _has_terminal() else None,
-        least=least,
-        runs=runs,
-        new_release=new_release,
-        out=out,
-        patience=patience,
-    )
+    consent = _consent(yes, quiet) if yes or _has_terminal() else None
+    found = join_federation(data, server, experiment=experiment, consent=consent, **options)
     lines = [f"{found['name']}: {found['trainings']} trainings", *(f"model: {path}" for path in found["models"])]
     print_result("\n".join(lines), found, json_)
 
