@@ -105,16 +105,6 @@ def test_shift_and_unit_of_scores_cancel() -> None:
         assert 100 * standing.expected_loss == pytest.approx(other.expected_loss, rel=1e-4)
 
 
-def test_references_never_compete() -> None:
-    x = drawn(8, 10, 3)
-    scores = named(x)
-    beside = rank({**scores, "centralized": x[:, 0] + 0.1}, RHO, references=("centralized",))
-    assert beside == rank(scores, RHO)
-    assert beside.pairs == 3
-    with pytest.raises(BadValue, match="no candidate"):
-        rank({"centralized": [0.9, 0.8]}, references=("centralized",))
-
-
 @pytest.mark.slow
 def test_identical_scores_share_the_probability_to_be_best() -> None:
     x = drawn(9, 10, 2)

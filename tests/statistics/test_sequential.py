@@ -60,11 +60,6 @@ def test_a_random_effect_per_repeat_needs_five_repeats() -> None:
     assert look(scores, 0.2, repeats=enough).decided
 
 
-def test_references_decide_nothing() -> None:
-    scores = {"a": BASE, "b": BASE + 0.05 * FLIP}
-    assert look({**scores, "centralized": BASE + 0.5}, 0.2, references=("centralized",)) == look(scores, 0.2)
-
-
 @pytest.mark.slow
 def test_levels_of_a_look_among_several() -> None:
     assert required_level(10) == required_level(24) == pytest.approx(0.99)

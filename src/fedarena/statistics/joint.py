@@ -14,7 +14,7 @@ the model; see `statistics/repeats.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -178,14 +178,13 @@ def rank(
     scores: Mapping[str, ArrayLike],
     rho: float = 0.0,
     *,
-    references: Collection[str] = (),
     rope: float = 0.01,
     level: float = 0.95,
     repeats: Sequence[int] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Ranking:
-    """Rank the candidates by the joint posterior of their mean scores; references never compete.
+    """Rank algorithms by the joint posterior of their mean scores.
 
     >>> scores = {"fedavg": [0.90, 0.91, 0.93], "fedprox": [0.90, 0.91, 0.93], "fednova": [0.80, 0.83, 0.82]}
     >>> found = rank(scores, rho=1 / 3)
@@ -195,17 +194,9 @@ def rank(
     True
     """
     check_rope(rope)
-    labels = candidates(scores, references)
-    known = joint_posterior(matrix({label: scores[label] for label in labels}), rho, repeats)
+    labels, x = score_matrix(scores)
+    known = joint_posterior(x, rho, repeats)
     return ranking(labels, known, known.gaps(draws, seed), rope, level)
-
-
-def candidates(scores: Mapping[str, ArrayLike], references: Collection[str]) -> list[str]:
-    """Return the names that compete, sorted: their order changes no number."""
-    labels = sorted(label for label in scores if label not in references)
-    if not labels:
-        raise BadValue("there is no candidate to rank", remedy="compare an algorithm that is not a reference")
-    return labels
 
 
 def ranking(labels: Sequence[str], known: JointPosterior, gaps: Array, rope: float, level: float) -> Ranking:
@@ -222,17 +213,20 @@ def ranking(labels: Sequence[str], known: JointPosterior, gaps: Array, rope: flo
     return Ranking(standings, best_set({label: s.p_best for label, s in standings.items()}, level), level)
 
 
-def matrix(scores: Mapping[str, ArrayLike]) -> Array:
-    """Return splits x algorithms from the scores of every algorithm, which must be as many.
+def score_matrix(scores: Mapping[str, ArrayLike]) -> tuple[list[str], Array]:
+    """Return the names of the algorithms, sorted so that their order changes no number, and splits x algorithms.
 
-    >>> matrix({"fedavg": [0.9, 0.8], "fedprox": [0.7, 0.6]}).tolist()
+    >>> score_matrix({"fedprox": [0.7, 0.6], "fedavg": [0.9, 0.8]})[1].tolist()
     [[0.9, 0.7], [0.8, 0.6]]
     """
-    columns = [np.asarray(column, dtype=np.float64) for column in scores.values()]
-    if {column.shape for column in columns} != {(len(columns[0]),)}:
-        shapes = ", ".join(f"{label} {column.shape}" for label, column in zip(scores, columns, strict=True))
-        raise BadValue(f"scores of shapes {shapes}", remedy="give every algorithm one score per split, in order")
-    return np.column_stack(columns)
+    labels = sorted(scores)
+    columns = [np.asarray(scores[label], dtype=np.float64) for label in labels]
+    if not columns or {column.shape for column in columns} != {(len(columns[0]),)}:
+        shapes = ", ".join(f"{label} {column.shape}" for label, column in zip(labels, columns, strict=True))
+        raise BadValue(
+            f"scores of shapes {shapes or 'none'}", remedy="give every algorithm one score per split, in order"
+        )
+    return labels, np.column_stack(columns)
 
 
 def best_set(p_best: Mapping[str, float], level: float = 0.95) -> tuple[str, ...]:

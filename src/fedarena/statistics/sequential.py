@@ -20,13 +20,13 @@ federations, whose splits repeat everything random and therefore correlate less 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
 from fedarena.statistics.bayes import check_rope
-from fedarena.statistics.joint import DRAWS, JointPosterior, candidates, joint_posterior, matrix, ranking
+from fedarena.statistics.joint import DRAWS, JointPosterior, joint_posterior, ranking, score_matrix
 from fedarena.statistics.repeats import LEAST_REPEATS
 
 FIRST_LOOK = 10
@@ -64,7 +64,6 @@ def look(
     scores: Mapping[str, ArrayLike],
     rho: float = 0.0,
     *,
-    references: Collection[str] = (),
     rope: float = 0.01,
     threshold: float = 0.95,
     required: RequiredLevel = required_level,
@@ -83,8 +82,7 @@ def look(
     '5 splits: the first look is at 10'
     """
     check_rope(rope)
-    labels = candidates(scores, references)
-    x = matrix({label: scores[label] for label in labels})
+    labels, x = score_matrix(scores)
     needed = required(len(x), threshold, rho)
     if len(x) < FIRST_LOOK:
         return Look(False, f"{len(x)} splits: the first look is at {FIRST_LOOK}", level=needed)
@@ -126,8 +124,7 @@ def splits_to_decide(
     >>> splits_to_decide({"fedavg": fedavg, "fednova": fedavg[::-1]}, rho=0.2, rope=0.0) is None
     True
     """
-    labels = candidates(scores, ())
-    x = matrix({label: scores[label] for label in labels})
+    labels, x = score_matrix(scores)
     known, n, floor = joint_posterior(x, rho), len(x), rho / (1 - rho)
 
     def decides(count: int) -> bool:
