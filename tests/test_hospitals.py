@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.cli.main import app
-from fedarena.data.table_reader import read_csv
+from fedarena.data.table_reader import read_table
 from fedarena.results.trained_model import trained_model
 from fedarena.transport.certificates import make_federation_keys
 from tests.federation.test_final_model import Party
@@ -103,7 +103,7 @@ def test_from_four_files_to_predictions_at_every_hospital(folder, started):
         begin("join", "--data", f"{name}.csv", "--server", address, "--name", name, "--yes", "--out", f"{name}-model")
     assert all(party.result() for party in started)
 
-    table = read_csv("bern.csv").slice(0, 40).drop_columns(["outcome"])
+    table = read_table("bern.csv").slice(0, 40).drop_columns(["outcome"])
     served = fa.load("operation")
     encoded = torch.from_numpy(trained_model(served).encode(table))
     expected = served.model()(encoded).detach().numpy()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, quoted
+from fedarena.data.table_reader import holds_numbers
 from fedarena.statistics.exact_sums import LARGEST_POWER
 
 if TYPE_CHECKING:
@@ -116,10 +117,7 @@ def read_feature(
     values = types.is_dictionary(field) and field.value_type
     if kind is None and (types.is_temporal(field) or types.is_temporal(values or pa.null())):
         raise _dates(name)
-    numeric = any(
-        is_kind(field)
-        for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-    )
+    numeric = holds_numbers(table, name)
     if kind == "categorical" or not (numeric or kind == "numeric"):
         if types.is_binary(field):
             raise BadValue(

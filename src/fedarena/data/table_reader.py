@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,48 +17,32 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_csv(path: str | Path, *, separator: str = ",", text_columns: Iterable[str] = (), where: str = "") -> pa.Table:
-    """Return the table of a CSV file with a header; types are inferred, except for `text_columns`."""
+def read_table(
+    path: str | Path, *, separator: str = ",", text_columns: Iterable[str] = (), where: str = ""
+) -> pa.Table:
+    """Return the table of a Parquet file, if the name ends with .parquet, or else of a CSV file with a header.
 
-    def read() -> pa.Table:
-        import pyarrow as pa
-        from pyarrow import csv
+    The types of a CSV file are inferred, except for `text_columns`. A file that is missing or damaged is refused, and so
+    are a table without rows and a column name that occurs twice.
+    """
+    import pyarrow as pa
+    from pyarrow import csv, parquet
 
+    is_parquet = Path(path).suffix.lower() in (".parquet", ".pq")
+    if not Path(path).is_file():
+        raise DataMissing(f"there is no file {path}", remedy="check the path", where=where)
+    kind = "parquet" if is_parquet else "csv"
+    with reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
+        if is_parquet:
+            return check_table(parquet.read_table(path))
         whole = min(Path(path).stat().st_size + 1, 2**30)  # types are inferred from the first block: make it the file
-        return csv.read_csv(
+        table = csv.read_csv(
             path,
             csv.ReadOptions(block_size=whole),
             csv.ParseOptions(delimiter=separator),
             csv.ConvertOptions(column_types=dict.fromkeys(text_columns, pa.string())),
         )
-
-    return _read_checked(path, "csv", read, where)
-
-
-def read_parquet(path: str | Path, *, where: str = "") -> pa.Table:
-    """Return the table of a Parquet file."""
-
-    def read() -> pa.Table:
-        from pyarrow import parquet
-
-        return parquet.read_table(path)
-
-    return _read_checked(path, "parquet", read, where)
-
-
-def read_table(path: str | Path, *, separator: str = ",", where: str = "") -> pa.Table:
-    """Return the table of a Parquet file, if the name ends with .parquet, or else of a CSV file."""
-    if Path(path).suffix.lower() in (".parquet", ".pq"):
-        return read_parquet(path, where=where)
-    return read_csv(path, separator=separator, where=where)
-
-
-def _read_checked(path: str | Path, kind: str, read: Callable[[], pa.Table], where: str) -> pa.Table:
-    """Refuse a missing or damaged file, a table without rows and repeated column names."""
-    if not Path(path).is_file():
-        raise DataMissing(f"there is no file {path}", remedy="check the path", where=where)
-    with reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
-        return check_table(read())
+        return check_table(table)
 
 
 def check_table(table: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, quoted, suggest
-from fedarena.data.table_reader import read_csv, read_parquet
+from fedarena.data.table_reader import read_table
 from fedarena.results.run import Run
 from fedarena.results.run_loading import load_run
 from fedarena.results.trained_model import trained_model
@@ -58,17 +58,12 @@ def predicted(run: Run | str | Path, table: Any, *, level: float = 0.9, client: 
     number = _number(known, client)
     model = trained_model(known, number)
     if isinstance(table, str | Path):
-        table = _read(Path(table), known.experiment.data.settings.get("separator", ","))
+        separator = known.experiment.data.settings.get("separator", ",")
+        table = read_table(table, separator=separator, where="predict")
     names = known.measured.client_names
     own = None if number is None or number >= len(names) else names[number]
     columns = model.predict(table, level, own)
     return Predicted(columns, model.notes)
-
-
-def _read(path: Path, separator: str) -> Any:
-    if path.suffix == ".parquet":
-        return read_parquet(str(path), where="predict")
-    return read_csv(str(path), separator=separator, where="predict")
 
 
 def _number(run: Run, client: str | int | None) -> int | None:

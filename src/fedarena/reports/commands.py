@@ -12,6 +12,7 @@ from typing import Any
 from fedarena.config.comparison_plan import PARTS, Plan, Split
 from fedarena.config.components import PATHS
 from fedarena.config.experiment import Experiment
+from fedarena.config.toml_text import write_toml_value
 from fedarena.reports.contestant_text import in_python, is_own, typed_contestants
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_folder import read_facts
@@ -166,17 +167,13 @@ def spaces(result: Comparison) -> str:
     tuning = result.plan.tuning
     return "\n".join(
         f"[{_quoted(label)}]\n"
-        + "\n".join(f"{_quoted(key)} = {_inline(d)}" for key, d in tuning["spaces"][label].items())
+        + "\n".join(f"{_quoted(key)} = {write_toml_value(d)}" for key, d in tuning["spaces"][label].items())
         for label in tuning.get("given", ())
     )
 
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _inline(table: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"
 
 
 def versions_text(result: Comparison) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.data import published_files
-from fedarena.data.table_reader import holds_numbers, read_column, read_csv, read_numbers, read_parquet, require_columns
+from fedarena.data.table_reader import holds_numbers, read_column, read_numbers, read_table, require_columns
 from fedarena.transport.certificates import check_name
 
 if TYPE_CHECKING:
@@ -125,10 +125,7 @@ class TableSource:
 
     def _load_file(self, path: Path, only: Sequence[str] | None) -> PartyTable:
         label, ids, drop = self.label, self.ids, self.drop if only is None else ()
-        if path.suffix == ".parquet":
-            table = read_parquet(path)
-        else:
-            table = read_csv(path, text_columns=[ids] if ids else ())  # as text: 007 is not 7
+        table = read_table(path, text_columns=[ids] if ids else ())  # as text: 007 is not 7
         require_columns(path, table, {"--label": [label], "--id": [ids], "--drop": drop})
         wanted = set(table.column_names) - {label, ids, *drop} if only is None else set(only)
         names = tuple(name for name in table.column_names if name in wanted)

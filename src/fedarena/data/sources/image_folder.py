@@ -19,7 +19,7 @@ from fedarena.data.published_files import reading
 from fedarena.data.sources.class_codes import SplitSeed, TestShare
 from fedarena.data.sources.in_memory import Arrays
 from fedarena.data.sources.label_columns import LabelTask
-from fedarena.data.table_reader import read_column, read_csv, require_columns
+from fedarena.data.table_reader import read_column, read_table, require_columns
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
@@ -63,7 +63,7 @@ class ImageFolder:
         if not root.is_dir():
             raise DataMissing(f"there is no folder {root}", remedy="check the path", where="data.path")
         if self.labels is not None:
-            table = read_csv(root / self.labels, where="data.labels")
+            table = read_table(root / self.labels, where="data.labels")
             columns: dict[str, list[str | None]] = {
                 "data.file": [self.file],
                 "data.label": [self.label],
