@@ -22,6 +22,7 @@ LAYERS = [
     "trees",
     "models",
     "algorithms",
+    "selection_rules",
     "privacy",
     "engine",
     "runtimes",

@@ -40,6 +40,7 @@ def test_every_synchronous_algorithm(algorithm: Any, tmp_path: Path) -> None:
     assert differences(federated, serial) == []
 
 
+DEVICES = {"speeds": "uniform", "spread": 4.0, "bandwidth": 1e5}
 SETTINGS: dict[str, dict[str, Any]] = {
     "momentum that is kept": {"local": {"lr": 0.05, "batch": 8, "momentum": 0.9, "reset_momentum": False}},
     "rates that decay by client": {"local": {"lr": 0.1, "batch": 8, "decay": 0.1, "decay_counter": "per_client"}},
@@ -54,8 +55,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rounded to eight bits": {"uplink": {"quantise": 8}},
     "the largest tenth": {"uplink": {"top_k": 0.1}},
     "the largest tenth in four bits": {"uplink": {"top_k": 0.1, "quantise": 4}, "algorithm": "scaffold"},
+    "the largest losses": {"select": {"name": "power_of_choice", "d": 4}, "share": 0.5, "dropouts": 0.2},
+    "selected by oort": {"select": {"name": "oort", "window": 1}, "share": 0.5, "devices": DEVICES},
     "a budget of uploads": {"uploads": 7, "share": 0.5},
-    "devices on the virtual clock": {"devices": {"speeds": "uniform", "spread": 4.0, "bandwidth": 1e5}},
+    "devices on the virtual clock": {"devices": DEVICES},
 }
 
 
@@ -72,6 +75,14 @@ def test_buffers_by_every_policy(policy: str, tmp_path: Path) -> None:
     local = {"lr": 0.05, "batch": 8, "momentum": 0.9, "reset_momentum": False}
     federated, serial = Federation(tmp_path).both(model="normed", bn_buffers=policy, local=local, share=0.75)
     assert differences(federated, serial) == []
+
+
+@pytest.mark.slow
+def test_losses_are_measured_with_the_buffers_of_clients(tmp_path: Path) -> None:
+    select = {"name": "power_of_choice", "d": 4}
+    federated, serial = Federation(tmp_path).both(model="normed", bn_buffers="local", select=select, share=0.5)
+    tested_elsewhere = ["accuracy", "loss", "best_accuracy"]  # each client tests its own model
+    assert differences(federated, serial, but=tested_elsewhere) == []
 
 
 OWN = [{"model": "normed", "bn_buffers": "local"}, {"algorithm": "local"}, {"algorithm": "local", "model": "normed"}]

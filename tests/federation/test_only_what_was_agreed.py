@@ -50,6 +50,21 @@ def test_no_answer_goes_up_beside_the_uplink(uplink: dict[str, Any], tmp_path: P
     )
 
 
+def test_losses_are_measured_where_the_agreed_rule_asks_for_them(tmp_path: Path) -> None:
+    """The same request gets the same answer; a round after the last and an experiment without such a rule get none."""
+    for name in ("chosen", "plain"):
+        (tmp_path / name).mkdir()
+    federation = served(tmp_path / "chosen", select={"name": "power_of_choice", "d": 4}, share=0.5)
+    ask = requests_to_alfa(federation, messages.LossRequest)[-1]
+    assert answer(federation, ask) == "lossresponse"
+    assert "asked for round 1000" in answer(federation, changed(ask, round=999))
+    plain = served(tmp_path / "plain")
+    run = unpack_body(requests_to_alfa(plain, messages.RoundRequest)[-1]).run
+    assert "measuring the loss of a model to select clients was not agreed on" in answer(
+        plain, pack(run, 0, messages.LossRequest())
+    )
+
+
 @pytest.mark.parametrize("asked", [(0, 0, 1), (1, 2), (0, 1, 9)])
 def test_those_who_are_asked_are_clients_and_this_one_is_among_them(asked: tuple[int, ...], tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"clip": 0.1}, rounds=1)

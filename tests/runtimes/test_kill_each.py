@@ -55,6 +55,8 @@ MORE: dict[str, dict[str, Any]] = {
         "local": {"lr": 0.05, "batch": 8, "momentum": 0.5, "privacy": {"clip": 0.5, "noise": 1.1}},
     },
     "fedavg, a loss from Python": {"algorithm": "fedavg", "loss": noisy_loss},
+    "fedavg, power of choice": {"algorithm": "fedavg", "select": {"name": "power_of_choice", "d": 5}},
+    "scaffold, Oort": {"algorithm": "scaffold", "select": {"name": "oort", "window": 1, "epsilon": 0.3}},
     "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
 }
 TASKS = (Task, PrivateTask)  # each takes gradients in its own way
@@ -134,7 +136,7 @@ def everything(run: fa.Run, folder: Path) -> str:
     assert snapshot is not None
     memories = [CheckpointStore.read_client_state(folder / "checkpoint", algorithm, k) for k in range(6)]
     totals = {name: total for name, total in snapshot.totals.items() if name not in TIMES}
-    state = [bits(tree) for tree in (snapshot.state, snapshot.buffers, snapshot.queue, memories)]
+    state = [bits(tree) for tree in (snapshot.state, snapshot.buffers, snapshot.queue, snapshot.selection, memories)]
     return repr((run.weights_sha256, records, run.client_accuracy.tolist(), run.notes, totals, state))
 
 

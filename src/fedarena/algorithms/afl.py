@@ -75,4 +75,5 @@ def project(point: Vector, total: float) -> Vector:
     """Return the nearest point with coordinates of at least 0 that sum to `total` (Duchi et al. 2008, figure 1)."""
     falling = np.sort(point)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(point) + 1)
-    return np.maximum(point - excess[np.flatnonzero(falling > excess)[-1]], 0.0)
+    nearest: Vector = np.maximum(point - excess[np.flatnonzero(falling > excess)[-1]], 0.0)
+    return nearest

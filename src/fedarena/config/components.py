@@ -16,6 +16,13 @@ from fedarena.config.limits import check_path
 from fedarena.config.registry import Entry, Kind, components, find, name_of, registered_class
 
 Part = Kind | Literal["loss"]  # a part of an experiment that may be an object from Python
+NEEDED: dict[Kind, str] = {  # the method that an object of each kind must have
+    "dataset": "load",
+    "partition": "split",
+    "algorithm": "client",
+    "model": "__call__",
+    "selection": "select",
+}
 PATHS = ("path", "test_path", "table")  # settings that are paths of files
 
 
@@ -104,7 +111,7 @@ class Component:
 
     @classmethod
     def _own(cls, kind: Kind, made: Any) -> Component:
-        needed = {"dataset": "load", "partition": "split", "algorithm": "client", "model": "__call__"}[kind]
+        needed = NEEDED[kind]
         if not callable(getattr(made, needed, None)) or (isinstance(made, type) and kind != "model"):
             shown = f"the class {made.__name__}" if isinstance(made, type) else quoted(made)
             raise BadValue(

@@ -26,8 +26,10 @@ from fedarena.config.errors import BadValue, check_known, located_at, quoted
 from fedarena.config.limits import check_path
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.config.settings_tables import (
+    ALL_COMPONENTS,
     COMPONENTS,
     FROM_PYTHON,
+    OPTIONAL_COMPONENTS,
     TABLES,
     Devices,
     Evaluate,
@@ -68,6 +70,7 @@ class Experiment(SettingsTable):
     # share of each client's training samples that replaces the test samples, for tuning
     validate_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     exclude: tuple[str, ...] | None = None  # clients, by name or number, that are left out of training and testing
+    select: Component | None = None  # the rule that selects the clients of a round; none: uniformly
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
     devices: Devices = Devices()
@@ -164,6 +167,10 @@ class Experiment(SettingsTable):
         table = _with_defaults({key: value for key, value in GENERAL.items() if key != "clients"}, table)
         for key, kind in COMPONENTS.items():
             table[key] = Component.choose(kind, table[key], prefix + key)
+        for key, kind in OPTIONAL_COMPONENTS.items():
+            if key in table:
+                is_unset = isinstance(table[key], str) and table[key] == "none"
+                table[key] = None if is_unset else Component.choose(kind, table[key], prefix + key)
         if table["partition"].name != "natural":  # whose number of clients comes from the data
             table.setdefault("clients", GENERAL["clients"])
         if isinstance(table.get("freeze"), str):
@@ -283,19 +290,19 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
             where=quoted(key),
         )
     before = table.get(head, {})
-    if head == "uplink" and isinstance(before, str):  # "plain" is not a table of steps
+    if before is None or (head == "uplink" and isinstance(before, str)):  # "plain" is not a table of steps
         before = {}
     if not rest:
         if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes only lr
             below = _as_mapping(before, head)
-            inner = {} if head in COMPONENTS else {key: _within(below.get(key), one) for key, one in value.items()}
+            inner = {} if head in ALL_COMPONENTS else {key: _within(below.get(key), one) for key, one in value.items()}
             value = _merged(head, below, {**value, **inner})
         table[head] = value
         return table
     if _has_setting(before, rest):
         return {**table, head: replace(before, **{rest: value})}
     inner = _as_mapping(before, head)
-    if "." in rest and head not in COMPONENTS:  # a table within a table: local.privacy.noise
+    if "." in rest and head not in ALL_COMPONENTS:  # a table within a table: local.privacy.noise
         rest, _, last = rest.partition(".")
         value = {**_as_mapping(inner.get(rest) or {}, f"{head}.{rest}"), last: value}
     if rest == "name" and inner.get("name") != value:
@@ -346,6 +353,6 @@ def _with_defaults(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[s
         if key not in table:
             if EITHER_OR.get(key) not in table:
                 merged[key] = value
-        elif isinstance(table[key], Mapping) and key in TABLES and (key not in COMPONENTS or "name" not in table[key]):
+        elif isinstance(table[key], Mapping) and key in TABLES and (key not in ALL_COMPONENTS or "name" not in table[key]):
             merged[key] = _merged(key, _as_mapping(value, key), table[key])
     return merged

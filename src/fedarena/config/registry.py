@@ -30,13 +30,14 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from fedarena.config.errors import BadValue, check_known, quoted, repeated
 from fedarena.config.limits import check_path, check_value
 
-Kind = Literal["algorithm", "partition", "model", "dataset"]
+Kind = Literal["algorithm", "partition", "model", "dataset", "selection"]
 
 _BUILT_IN: dict[str, str] = {
     "algorithm": "fedarena.algorithms",
     "partition": "fedarena.data.partitions",
     "model": "fedarena.models.zoo",
     "dataset": "fedarena.data.sources",
+    "selection": "fedarena.selection_rules",
 }
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in _BUILT_IN}
 T = TypeVar("T", bound=Callable[..., Any])

@@ -25,8 +25,10 @@ from fedarena.config.registry import Kind
 from fedarena.config.toml_text import AVAILABLE
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
-FROM_PYTHON: dict[str, Part] = {**COMPONENTS, "loss": "loss"}  # keys whose values may be objects
-TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
+OPTIONAL_COMPONENTS: dict[str, Kind] = {"select": "selection"}  # that an experiment may do without
+ALL_COMPONENTS = COMPONENTS | OPTIONAL_COMPONENTS
+FROM_PYTHON: dict[str, Part] = {**ALL_COMPONENTS, "loss": "loss"}  # keys whose values may be objects
+TABLES = (*ALL_COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -51,7 +53,7 @@ class SettingsTable(BaseModel):
         table = cls.within or (f"{cls.__name__.lower()}." if cls.__name__.lower() in TABLES else "")
         for key, value in values.items():
             field = cls.model_fields.get(key)
-            if field is None or key in COMPONENTS:
+            if field is None or key in ALL_COMPONENTS:
                 continue
             if isinstance(value, bool) and bool not in (field.annotation, *get_args(field.annotation)):
                 raise BadValue(

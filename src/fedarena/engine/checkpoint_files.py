@@ -82,6 +82,7 @@ class Snapshot:
     queue: Any = None  # trainings under way, for asynchronous algorithms (engine/async_loop.py)
     spent: dict[Any, int] = field(default_factory=dict)  # privacy: release -> how often
     files: ClientFiles | None = None  # of client states, if there are any
+    selection: dict[str, Any] = field(default_factory=dict)  # state of the rule that selects clients, if it has any
     log: tuple[str, ...] = ()  # SHA-256 of the log up to this round; two while its last line is being replaced
 
     @property

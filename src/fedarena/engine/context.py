@@ -33,6 +33,7 @@ from fedarena.models.private_task import PrivateTask
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
+from fedarena.selection_rules.base import SelectionRule
 from fedarena.statistics.metric_registry import CLASSES, Metric, TaskName, find_metric
 
 EVALUATION_ROWS = 500  # rows in a batch of an evaluation; fixed, so that sums do not depend on the worker
@@ -92,6 +93,11 @@ class ExperimentContext:
         """Return the function that clients minimise, where the experiment's loss came from Python."""
         loss = self.experiment.loss
         return loss.made if isinstance(loss, Component) else None
+
+    @property
+    def selection_rule(self) -> SelectionRule | None:
+        """Return the rule that selects the clients of a round; None where the algorithm does, as a rule uniformly."""
+        return None if self.experiment.select is None else self.experiment.select.made
 
     @cached_property
     def fleet(self) -> Fleet:

@@ -45,8 +45,10 @@ from fedarena.engine.tasks import (
     client_batch_size,
     in_order,
 )
+from fedarena.engine.training_loss import LossTask
 from fedarena.models.pytree import leaves, nbytes, refuse_single_updates
 from fedarena.privacy.ledger import PrivacyLedger, RecordLedger
+from fedarena.selection_rules.base import Clients, Numbers
 
 NEVER_UPDATED = "the server's model never changed: no answer came, or too few for its buffer"
 NO_CLIENTS_LEFT = "the trace of devices.available has ended: no client is available any more"
@@ -95,10 +97,12 @@ class TrainingLoop:
 
     def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """Run one round: select clients, let the algorithm make its exchanges and update the server, update buffers."""
-        exchange = RoundExchange(round, self.clients, self.exchange)  # selects the clients
-        state = self.algorithm.round(state, exchange)
-        self._update_buffers(state, exchange)
-        return state, exchange.facts
+        losses = lambda clients: self._measure(round, state.w, clients)
+        exchange = RoundExchange(round, self.clients, self.exchange, losses)  # selects the clients
+        after = self.algorithm.round(state, exchange)
+        self._update_buffers(after, exchange)
+        self.clients.learn(round, exchange.reports)
+        return after, exchange.facts
 
     def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool, only: int | None) -> Any:
         """Run one exchange: broadcast, train on workers, receive and aggregate in the order of clients."""
@@ -121,6 +125,20 @@ class TrainingLoop:
         if mean is None and aggregate.answered and request.key is not None:
             self.run_notes.add("sums stay masked, too few clients answered", f"round {round.round + 1}")
         return mean
+
+    def _measure(self, round: int, w: Vector, clients: Clients) -> Numbers:
+        """Ask clients for the loss of the current model, for a rule that selects by it; NaN for one without an answer."""
+        common, losses = Broadcast(Model(w), self.buffers), np.full(len(clients), np.nan)
+        asked = [(i, k) for i, k in enumerate(clients.tolist()) if not self.clients.drops_out(round, k)]
+        tasks = [LossTask(round, k, self.store.client_state(k)) for _, k in asked]
+        for (i, k), loss in zip(asked, in_order(self.runtime.map(tasks, common)), strict=True):
+            if isinstance(loss, float):
+                losses[i] = loss
+            else:
+                self.run_notes.report_failure(k, round, loss)
+        answered = clients[~np.isnan(losses)].tolist()
+        self.clients.clock += self.costs.count_measurement(len(clients), answered, common)
+        return losses
 
     # The steps of an exchange
 
@@ -198,7 +216,8 @@ class TrainingLoop:
             return
         up = self.costs.count_response(report)
         self.privacy.records.count(client, report.steps)
-        aggregate.seconds = max(aggregate.seconds, self.costs.simulated_seconds(report, request.down, up))
+        seconds = self.costs.simulated_seconds(report, request.down, up)
+        aggregate.seconds = max(aggregate.seconds, seconds)
         round.facts.seconds_slowest = max(round.facts.seconds_slowest, report.seconds)
         if not self._is_usable(report):
             self.run_notes.report_failure(client, round.round, report)
@@ -208,6 +227,7 @@ class TrainingLoop:
         if report.state is not None:
             self.store.save_client_state(client, round.round + 1, report.state)
         aggregate.answered.append(client)
+        round.count_report(report, seconds)
         round.facts.losses.append(report.loss)
 
     def _update_buffers(self, state: Any, exchange: RoundExchange) -> None:
@@ -265,7 +285,7 @@ class TrainingLoop:
         totals = {**self.costs.totals, "wall_seconds": record.wall_seconds, "clock": self.clients.clock}
         notes, spent = self.run_notes.snapshot, self.privacy.snapshot
         so_far = (totals, self.evaluation.client_accuracy, notes, self.queue(), spent)
-        snapshot = Snapshot(record.round, state, self.buffers, *so_far)
+        snapshot = Snapshot(record.round, state, self.buffers, *so_far, selection=self.clients.snapshot)
         self.store.save(self.evaluation.with_validated(snapshot), plain_record(record))
         self.rule.update(record)
 
@@ -279,6 +299,7 @@ class TrainingLoop:
             seconds, self.clients.clock = snapshot.totals["wall_seconds"], snapshot.totals["clock"]
             self.run_notes.restore(snapshot.noted)
             self.privacy.restore(snapshot.spent)
+            self.clients.restore(snapshot.selection)
             self.restore_queue(snapshot.queue)
         past = []
         for plain in records:

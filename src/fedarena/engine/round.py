@@ -13,6 +13,7 @@ from fedarena.engine.selection import ClientSelection
 from fedarena.engine.tasks import BatchResult, ClientReport, FailedTask, LateAnswer
 from fedarena.models.task import Buffers
 from fedarena.privacy.secure_aggregation import MaskedExchange
+from fedarena.selection_rules.base import Clients, Numbers, TrainingReport
 
 
 @dataclass
@@ -56,10 +57,17 @@ class Aggregate(BatchResult):
 class RoundExchange:
     """The selected clients of one round; a call is one exchange with them (see algorithms.base.RequestSender)."""
 
-    def __init__(self, round: int, clients: ClientSelection, exchange: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        round: int,
+        clients: ClientSelection,
+        exchange: Callable[..., Any],
+        losses: Callable[[Clients], Numbers] | None = None,
+    ) -> None:
         self.round, self.clients, self._exchange = round, clients, exchange
         began = time.perf_counter()
-        self.selected = clients.select(round)
+        self.selected = clients.select(round, losses)
+        self.reports: dict[int, TrainingReport] = {}  # of the clients with a usable response
         self.facts = RoundFacts(seconds_select=time.perf_counter() - began)
         self.cohort = clients.cohort(self.selected, [])
         self.dropped: set[int] = set()
@@ -89,6 +97,13 @@ class RoundExchange:
     def __call__(self, message: Any, do: str = "client", everyone: bool = False, only: int | None = None) -> Any:
         """Return the mean of the clients' responses to a message (TrainingLoop.exchange)."""
         return self._exchange(self, message, do, everyone, only)
+
+    def count_report(self, report: ClientReport, seconds: float) -> None:
+        """Store what the rule that selects clients may know of a usable response, over all exchanges of the round."""
+        before = self.reports.get(report.client)
+        square = report.squared_loss if before is None else before.squared_loss
+        seconds += 0.0 if before is None else before.seconds
+        self.reports[report.client] = TrainingReport(int(self.clients.sizes[report.client]), seconds, square)
 
     def close(self, only: int | None = None) -> None:
         """Record the clients of an exchange that is complete; those asked one after the other count together."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.tasks import ClientReport, bytes_up
+from fedarena.engine.tasks import NUMBER, ClientReport, bytes_up
+from fedarena.engine.training_loss import FORWARD_SHARE
 from fedarena.models.pytree import nbytes
 from fedarena.privacy.secure_aggregation import MaskedExchange
 
@@ -42,6 +45,14 @@ class RunCosts:
         totals["bytes_up"] += sent
         totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
         return sent
+
+    def count_measurement(self, asked: int, answered: Sequence[int], common: Broadcast) -> float:
+        """Count the bytes of a model sent to clients and of one number from each; return the seconds of the slowest."""
+        down = self.count_broadcast(asked, common)
+        self.totals["bytes_up"] += NUMBER * len(answered)
+        seconds = [self.fleet.usual_seconds(k, FORWARD_SHARE * float(self.context.sizes[k])) for k in answered]
+        slowest = [self.fleet.exchange_seconds(k, down, s, NUMBER) for k, s in zip(answered, seconds, strict=True)]
+        return max(slowest, default=0.0)
 
     def simulated_seconds(self, report: ClientReport, down: int, up: int) -> float:
         """Return the simulated seconds in which a client fetches, trains and sends."""

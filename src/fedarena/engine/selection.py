@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from fedarena.algorithms.base import Asynchronous, Cohort
+from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort
+from fedarena.algorithms.checks import PRIVATE_REMEDY, unprotected
+from fedarena.algorithms.companions import Companion
+from fedarena.config.errors import BadValue
 from fedarena.config.seeds import stream
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.stopping import participants
+from fedarena.selection_rules.base import Clients, Numbers, SelectionRound, TrainingReport
 
 
 class ClientSelection:
@@ -29,6 +36,8 @@ class ClientSelection:
         self.population_ids = np.array(self.population)
         self._population_sizes = self.sizes[self.population_ids]
         self._total_rows = int(self.sizes.sum())
+        self.rule = context.selection_rule
+        self._rule_state: Any = None if self.rule is None else self.rule.init(len(self.sizes))
 
     @cached_property
     def clients_per_round(self) -> int:
@@ -61,10 +70,11 @@ class ClientSelection:
         """Return whether no client is available now or at any later time."""
         return self.availability is not None and self.availability.next_available(self.clock) is None
 
-    def select(self, round: int) -> list[int]:
+    def select(self, round: int, losses: Callable[[Clients], Numbers] | None = None) -> list[int]:
         """Return S_t in ascending order: the same for every algorithm that has no selection of its own.
 
-        Where no client is available, the clock moves on to the time of the first arrival.
+        Where no client is available, the clock moves on to the time of the first arrival. `losses` asks clients for the
+        loss of the current model, for rules that need it.
         """
         clients, sizes = self.population_ids, self._population_sizes
         if self.availability is not None:
@@ -77,11 +87,30 @@ class ClientSelection:
         steps = self.context.steps
         if steps is not None and steps.settings.sampling == "poisson":
             rate = self.participants / len(clients)
-            chosen = np.flatnonzero(rng.random(len(clients)) < rate)
+            chosen = clients[rng.random(len(clients)) < rate]
+        elif self.rule is not None:
+            count = min(self.clients_per_round, len(clients))
+            view = SelectionRound(round + 1, clients, sizes, count, rng, losses or _unknown_losses)
+            chosen = self.rule.select(self._rule_state, view)
         else:
-            chosen = self.algorithm.select(sizes, min(self.clients_per_round, len(clients)), rng)
-        selected: list[int] = np.sort(clients[chosen]).tolist()
+            chosen = clients[self.algorithm.select(sizes, min(self.clients_per_round, len(clients)), rng)]
+        selected: list[int] = np.sort(chosen).tolist()
         return selected
+
+    def learn(self, round: int, reports: Mapping[int, TrainingReport]) -> None:
+        """Give the rule the reports of a round."""
+        if self.rule is not None:
+            self._rule_state = self.rule.update(self._rule_state, round + 1, reports)
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the rule as a checkpoint stores it."""
+        return {} if self._rule_state is None else dict(vars(self._rule_state))
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Continue with the state of a checkpoint."""
+        if snapshot:
+            self._rule_state = replace(self._rule_state, **snapshot)
 
     def drops_out(self, round: int, client: int) -> bool:
         """Return whether a client is a simulated dropout of this round: asked, without ever responding."""
@@ -97,3 +126,41 @@ class ClientSelection:
             self._total_rows,
             self.experiment.local.lr,
         )
+
+
+def _unknown_losses(clients: Clients) -> Numbers:
+    """Return no loss of any client, where clients cannot be asked."""
+    return np.full(len(clients), np.nan)
+
+
+def samples_uniformly(algorithm: Algorithm) -> bool:
+    """Return whether the algorithm, also one inside a companion, leaves the usual selection of clients as it is."""
+    inside = getattr(algorithm, "base", None)
+    own = type(algorithm).select not in (Algorithm.select, Companion.select)
+    return not own and (inside is None or samples_uniformly(inside))
+
+
+def check_selection(context: ExperimentContext) -> None:
+    """Refuse a selection rule where clients are not selected, or where losses of single clients must not be seen."""
+    rule, exp = context.selection_rule, context.experiment
+    if rule is None or exp.select is None:
+        return
+    name, algorithm, problem = exp.select.name, exp.algorithm.name, ""
+    if isinstance(context.algorithm, Asynchronous):
+        problem = f"{algorithm} has no rounds for which {name} could select clients"
+    elif context.algorithm.everyone or not context.algorithm.communicates:
+        problem = f"all clients take part in every round of {algorithm}, and {name} has none to select"
+    elif not samples_uniformly(context.algorithm):
+        problem = f"{algorithm} selects clients by a rule of its own, and not by {name}"
+    if problem:
+        raise BadValue(problem, remedy="leave out select, or choose an algorithm such as fedavg", where="select")
+    uses_losses = rule.asks_losses or rule.reports_squared_loss
+    if uses_losses and exp.uplink != "plain":
+        raise BadValue(
+            f"{name} must see the loss of each client by itself, and the uplink lets only means through",
+            remedy='set uplink = "plain", or leave out select',
+            where="select",
+        )
+    if uses_losses and exp.local.privacy is not None:
+        raise BadValue(unprotected(name, "the training loss of each client"), remedy=PRIVATE_REMEDY, where="select")
+    rule.check(ClientSelection(context).clients_per_round)

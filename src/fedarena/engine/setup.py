@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
-from fedarena.algorithms.companions import Companion
+from fedarena.algorithms.base import Asynchronous, Setting
 from fedarena.config.errors import BadValue, PartitionImpossible, quoted
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
@@ -23,6 +22,7 @@ from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.own_loss import check_own_loss
 from fedarena.engine.private_steps import check_private
+from fedarena.engine.selection import check_selection, samples_uniformly
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.models.linear_features import input_features
@@ -167,6 +167,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
     _check_uplink(context, owners)
     check_private(context)
     check_own_loss(context)
+    check_selection(context)
     build_fleet(experiment, len(context.owners.clients))
     _ = context.availability
     _ = context.initial
@@ -198,7 +199,7 @@ def _check_uplink(context: ExperimentContext, clients: int) -> None:
             remedy='set bn_buffers = "local" or "server", or use a model without BatchNorm',
             where="bn_buffers",
         )
-    if (uplink.noise or uplink.sampling == "poisson") and not _samples_uniformly(context.algorithm):
+    if (uplink.noise or uplink.sampling == "poisson") and not samples_uniformly(context.algorithm):
         raise BadValue(
             f"{exp.algorithm.name} does not sample clients uniformly, and epsilon holds for uniform sampling only",
             remedy="leave out fedvc, or uplink.noise and uplink.sampling",
@@ -220,13 +221,6 @@ def _check_uplink(context: ExperimentContext, clients: int) -> None:
         )
     if uplink.noise:
         need_accountant("uplink.noise")
-
-
-def _samples_uniformly(algorithm: Algorithm) -> bool:
-    """Return whether all clients are equally likely to be selected, also by the algorithm inside a companion."""
-    inside = getattr(algorithm, "base", None)
-    own = type(algorithm).select not in (Algorithm.select, Companion.select)
-    return not own and (inside is None or _samples_uniformly(inside))
 
 
 def check_device(name: str) -> None:

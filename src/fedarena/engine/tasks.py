@@ -24,6 +24,7 @@ from fedarena.config.seeds import quick_seed
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client import Broadcast, ClientCannotTrain, ClientState, ClientWork
 from fedarena.engine.context import ExperimentContext
+from fedarena.engine.training_loss import FORWARD_SHARE, training_losses
 from fedarena.models.pytree import WeightedMean, is_finite, nbytes
 from fedarena.models.task import Buffers, seed_torch, torch_untouched
 from fedarena.privacy.secure_aggregation import MaskedExchange
@@ -31,6 +32,7 @@ from fedarena.privacy.uplink import CannotSend, MaskedVector, Residual, add_mask
 
 PACKAGE = str(Path(fedarena.__file__).parent)
 LIGHT = 5e7  # multiplications that are worth a message of their own: a few milliseconds
+NUMBER = 8  # bytes
 PIECES = 32  # a round has at least so many batches, for many workers to share
 
 
@@ -110,12 +112,16 @@ class ClientReport(NamedTuple):
     sent: int  # bytes of its reply
     sent_buffers: int  # bytes of its BatchNorm statistics
     state: ClientState | None  # None: the client has no state, and never had any
+    squared_loss: float | None = None  # mean over its samples, of the model it received, where it is measured
 
 
 def bytes_up(report: ClientReport, context: ExperimentContext) -> int:
-    """Return the bytes of a response: the reply, n_k or the model's age, and BatchNorm statistics sent along with it."""
+    """Return the bytes of a response: the reply, n_k or the model's age, and what is sent along with them.
+
+    That is BatchNorm statistics, and the squared loss where a rule selects clients by it."""
     travel = context.buffer_policy == "average"  # recomputed statistics are sent later, once they are known
-    return report.sent + 8 + (report.sent_buffers if travel else 0)
+    numbers = 1 if report.squared_loss is None else 2
+    return report.sent + NUMBER * numbers + (report.sent_buffers if travel else 0)
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,7 @@ class ClientTask:
         number = self.round if self.number is None else self.number
         start = getattr(common.message, "w", None)
         work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number, start)
+        measured = self._squared_loss(context, common)
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
             reply = context.algorithm.act(self.do, common.message, state.kept, work)
@@ -205,6 +212,7 @@ class ClientTask:
         if self.exchange is not None and context.steps is not None and finite:
             reply, size, residual = context.steps.send(reply, self.do, self.exchange, self.client, residual)
             finite = isinstance(reply.send, MaskedVector) or is_finite(reply.send)  # with the residual added
+        samples = work.samples + (0.0 if measured is None else FORWARD_SHARE * float(context.sizes[self.client]))
         report = ClientReport(
             self.client,
             finite=finite,
@@ -212,12 +220,21 @@ class ClientTask:
             samples=work.samples,
             loss=work.last_loss,
             seconds=time.perf_counter() - started,
-            device_seconds=context.fleet.usual_seconds(self.client, work.samples) * pace,
+            device_seconds=context.fleet.usual_seconds(self.client, samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if context.task.has_buffers else 0,
             state=self._next_state(reply, work, after, residual),
+            squared_loss=measured,
         )
         return ClientAnswer(report, reply, after)
+
+    def _squared_loss(self, context: ExperimentContext, common: Broadcast) -> float | None:
+        """Return the mean squared loss of the received model, at the first exchange of a round, where a rule needs it."""
+        rule = context.selection_rule
+        if rule is None or not rule.reports_squared_loss or self.exchange_number:
+            return None
+        losses = training_losses(context, self.client, self.round, common.message.w)
+        return float(np.square(losses).mean())
 
     def _next_state(
         self, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None

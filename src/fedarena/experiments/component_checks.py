@@ -81,6 +81,30 @@ def check_algorithm(name: str) -> Iterator[str]:
         yield "a round without answers changes nothing"
 
 
+def check_selection_rule(name: str) -> Iterator[str]:
+    """Check a selection rule with FedAvg on a small federation: the right number of clients, and the same bits."""
+    from fedarena.experiments.run import run
+
+    settings: dict[str, Any] = {
+        "data": "digits", "model": "logreg", "clients": 8, "share": 0.4, "rounds": 4, "dropouts": 0.1, "select": name,
+        "algorithm": "fedavg", "local": {"lr": 0.05, "epochs": 1, "batch": 32},
+    }  # fmt: skip
+    first = run(settings, out=False, runtime="serial")
+    require(all(record.selected == 3 for record in first.records), "a round does not have as many clients as it should")
+    yield "selects as many clients as a round has"
+    second = run(settings, out=False, runtime="processes", workers=2)
+    require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
+    yield "gives the same bits in one process and with two workers"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
+        resumed = run(settings, resume=path, runtime="serial")
+    require(
+        resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
+    )
+    yield "stopped and resumed, it ends with the same bits"
+
+
 def check_partition(name: str) -> Iterator[str]:
     """Check the invariants of every partition."""
     yield from check_split(find("partition", name).build({}))
@@ -152,4 +176,5 @@ CHECKS: dict[Kind, Callable[[str], Iterator[str]]] = {
     "partition": check_partition,
     "model": check_model,
     "dataset": check_dataset,
+    "selection": check_selection_rule,
 }

@@ -14,7 +14,7 @@ from fedarena.config.data_sources import are_table_files
 from fedarena.config.errors import BadValue, located_at, quoted
 from fedarena.config.experiment import Experiment, with_settings
 from fedarena.config.seeds import derived_seed
-from fedarena.config.settings_tables import COMPONENTS
+from fedarena.config.settings_tables import ALL_COMPONENTS
 from fedarena.config.toml_text import flat_table, read_toml, resolve_paths
 from fedarena.experiments.contestants import check_labels
 from fedarena.results.suite_plan import holds_suite
@@ -162,7 +162,7 @@ def _names(sources: Sequence[Source], made: Sequence[Experiment]) -> list[str]:
 
 def _setting(key: str, value: Any) -> str:
     """Return a setting as part of a name: a component by its name alone, others as key=value."""
-    if key in COMPONENTS or key.endswith(".name"):
+    if key in ALL_COMPONENTS or key.endswith(".name"):
         return str(value)
     return f"{key.rpartition('.')[2]}={value}"
 

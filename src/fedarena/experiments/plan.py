@@ -129,6 +129,8 @@ def build_plan(experiment: Experiment, contestants: dict[str, dict[str, Any]], *
     tables = {}
     for label, table in contestants.items():
         cell = experiment.with_(**table)
+        if cell.select is not None and not cell.algorithm.made.communicates:  # a baseline has no clients to select
+            table = {**table, "select": "none"}
         complete = cell.as_table()
         tables[label] = {key: _same_keys(complete[key], value) for key, value in table.items()}
         if cell.algorithm.own:
@@ -158,6 +160,8 @@ def _with_data(plan: Plan, experiment: Experiment) -> Plan:
 
 def _same_keys(complete: Any, given: Any) -> Any:
     """Return a component in full, and of other tables only the keys that differ between contestants."""
+    if isinstance(given, str) and given == "none":
+        return given
     if isinstance(given, Mapping) and "name" not in complete:
         return {key: complete.get(key) for key in given}
     return complete

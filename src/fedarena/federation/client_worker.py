@@ -28,6 +28,7 @@ from fedarena.engine.tasks import (
     initial_client_state,
     run_task,
 )
+from fedarena.engine.training_loss import LossTask
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, NoMasks
 from fedarena.federation.client_states import ClientStateStore, ticket
@@ -70,6 +71,7 @@ class ClientWorker:
         methods: dict[type[messages.MessageBody], Callable[[Any, Any], Response]] = {
             messages.RoundRequest: self._run_round,
             messages.BatchNormRequest: self._recompute,
+            messages.LossRequest: self._measure,
             messages.AsyncTrainRequest: self._train,
             messages.SendResultRequest: self._send,
             messages.EvaluateRequest: self._evaluate,
@@ -90,7 +92,8 @@ class ClientWorker:
         context = self.context
         budget = context.experiment.rounds or context.experiment.uploads  # a round has an upload at least
         # Without rounds, a client that finishes as the run ends starts once more before the server knows that it has ended.
-        last = -1 if isinstance(request, messages.RoundRequest | messages.BatchNormRequest) else 0
+        in_round = isinstance(request, messages.RoundRequest | messages.BatchNormRequest | messages.LossRequest)
+        last = -1 if in_round else 0
         if self.round < 0 or (budget is not None and self.round > budget + last):
             raise ShareableError(
                 f"asked for round {self.round + 1} of {budget}", remedy="the agreed experiment has ended"
@@ -101,6 +104,9 @@ class ClientWorker:
             raise ShareableError(f"{context.experiment.algorithm.name} has rounds, and was asked to train without them")
         if isinstance(request, messages.BatchNormRequest) and context.buffer_policy != "recompute":
             raise ShareableError("recomputing BatchNorm statistics was not agreed on")
+        rule = context.selection_rule
+        if isinstance(request, messages.LossRequest) and (rule is None or not rule.asks_losses):
+            raise ShareableError("measuring the loss of a model to select clients was not agreed on")
         if isinstance(request, messages.RoundRequest) and context.steps is not None:
             self._check_turn(request, context.steps)
         if isinstance(request, messages.EvaluationSumsRequest):
@@ -260,6 +266,11 @@ class ClientWorker:
         return (
             self._failure(found) if isinstance(found, FailedTask) else (messages.BatchNormResponse(), Payload.of(found))
         )
+
+    def _measure(self, request: messages.LossRequest, payload: Any) -> Response:
+        task = LossTask(self.round, self.client, self.states.load(request.memory))
+        found = self._run(task, self._common(payload))
+        return self._failure(found) if isinstance(found, FailedTask) else (messages.LossResponse(loss=found), NOTHING)
 
     # Without rounds
 

@@ -211,6 +211,11 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
             shared.append("BatchNorm's statistics of its training rows, if the model has any")
     loss = "" if exp.local.privacy is not None else "its loss, "
     shared.append(f"of each training {loss}its steps and whether it ended in finite numbers")
+    rule = None if exp.select is None else exp.select.made
+    if rule is not None and rule.asks_losses:
+        shared.append("the mean loss of the model over its training rows, whenever it is considered for a round")
+    if rule is not None and rule.reports_squared_loss:
+        shared.append("of each training the mean squared loss over its training rows of the model that it received")
     right = "how many of its test rows the model gets right, and the sum of their losses"
     shared.append("the sum of the losses of its test rows" if regression else right)
     shared += _errors(exp, clients) if regression else _metrics(exp, clients)

@@ -210,6 +210,7 @@ class TrainingFacts(MessagePart):
     seconds: Seconds
     sent: Count
     sent_buffers: Count
+    squared_loss: float | None = None  # of the received model, where the agreed rule selects clients by it
 
 
 class RoundResponse(MessageBody, TrainingFacts, kind="done", release="an update"):
@@ -225,6 +226,18 @@ class BatchNormRequest(MessageBody, kind="recompute"):
 
 class BatchNormResponse(MessageBody, kind="recomputed", release="BatchNorm statistics"):
     """Client: the payload holds the measured statistics."""
+
+
+class LossRequest(MessageBody):
+    """Server: measure the loss of the model in the payload on the training samples, to select the clients of a round."""
+
+    memory: str = ""  # the ticket of the client state, whose BatchNorm statistics are used; empty: none
+
+
+class LossResponse(MessageBody, release="the training loss of a model"):
+    """Client: the mean loss over its training samples."""
+
+    loss: float
 
 
 class EvaluateRequest(MessageBody, kind="look"):

@@ -24,6 +24,7 @@ from fedarena.engine.tasks import (
     RuntimeTask,
     SkippedClient,
 )
+from fedarena.engine.training_loss import FORWARD_SHARE, LossTask
 from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
 from fedarena.federation.coordinator import Coordinator
@@ -64,6 +65,8 @@ class RemoteRuntime:
             yield from enumerate(self._trained(todo, common))
         elif isinstance(todo[0], BatchNormTask):
             yield from enumerate(self._recomputed(todo, common))
+        elif isinstance(todo[0], LossTask):
+            yield from enumerate(self._measured(todo, common))
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
 
@@ -160,9 +163,10 @@ class RemoteRuntime:
         self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
     ) -> ClientReport:
         """Return the report of a training, with the time that the client's device would take on the virtual clock."""
+        measured = 0.0 if done.squared_loss is None else FORWARD_SHARE * float(self.context.sizes[client])
         return ClientReport(
             client,
-            device_seconds=self.context.fleet.training_seconds(client, round, done.samples),
+            device_seconds=self.context.fleet.training_seconds(client, round, done.samples + measured),
             state=ClientState(kept=done.memory) if done.memory else None,
             **{**done.model_dump(include={*messages.TrainingFacts.model_fields}), "finite": finite},
         )
@@ -183,6 +187,20 @@ class RemoteRuntime:
 
         questions = {job.client: messages.BatchNormRequest() for job in jobs}
         found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
+        yield from (found[job.client] for job in jobs)
+
+    # Losses by which clients are selected
+
+    def _measured(self, jobs: list[LossTask], common: Broadcast) -> Iterator[float | FailedTask | AbsentClient]:
+        round = jobs[0].round
+
+        def read(client: int, message: Message) -> float | FailedTask:
+            if isinstance(message.body, messages.ErrorResponse):
+                return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
+            return expect(message, messages.LossResponse).loss
+
+        questions = {job.client: messages.LossRequest(memory=ticket_of(job.state)) for job in jobs}
+        found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, losses")
         yield from (found[job.client] for job in jobs)
 
 

@@ -60,6 +60,8 @@ class RequestLimits:
             return f"round {round + 1}, exchange {asked.exchange + 1}", 1 if self._is_protected else 1 + REPEATS
         if isinstance(asked, messages.BatchNormRequest):
             return f"round {round + 1}, statistics", 1 + REPEATS
+        if isinstance(asked, messages.LossRequest):
+            return f"round {round + 1}, loss", 1 + REPEATS
         if isinstance(asked, messages.AsyncTrainRequest):
             most = self._rounds * self._context.agreed.clients + REPEATS
             if self._is_private:  # one draw of noise for each number
