@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.support.bench_designs import use_short_repetitions
 from typer.testing import CliRunner
 
 import fedarena as fa
@@ -41,6 +42,7 @@ def test_samples_of_a_work_are_those_that_the_engine_counts() -> None:
     assert record.samples == TINY.samples == 3 * 20 * 2
 
 
+@pytest.mark.slow
 def test_the_plain_loop_does_what_the_engine_does() -> None:
     """One client, all its rows in one step: the same weights but for rounding, from the same start."""
     workload = replace(TINY, cohort=1, clients=1, local={"lr": 0.1, "epochs": 1, "batch": float("inf")})
@@ -80,6 +82,7 @@ def test_startup_is_what_the_first_round_takes_longer_than_others() -> None:
 
 @pytest.mark.slow
 def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_short_repetitions(monkeypatch)
     monkeypatch.setitem(WORKLOADS, "tiny", replace(TINY, target=SpeedTarget(ratio=1e9, roofline=1e9)))
     result = CliRunner().invoke(app, ["bench", "tiny", "--turns", "1", "--check", "--json"])
     assert result.exit_code == 1
@@ -99,7 +102,8 @@ def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_a_design_that_fails_says_why() -> None:
+def test_a_design_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_short_repetitions(monkeypatch)
     wrong = replace(TINY, model={"name": "cnn_mcmahan"}, shape=(3,))
     with pytest.raises(MeasurementFailed, match="plain on tiny cannot be measured: "):
         run_interleaved([(wrong, "plain")], repetitions=1)
@@ -137,6 +141,7 @@ def test_a_population_that_is_felt_is_named() -> None:
 
 @pytest.mark.slow
 def test_populations_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_short_repetitions(monkeypatch)
     monkeypatch.setattr(population, "POPULATIONS", (100, 300))
     measured = measure(["population"], repetitions=1)
     assert [row["clients"] for row in measured["population"]] == [100, 300]
@@ -150,6 +155,7 @@ def test_a_work_that_does_not_exist_is_refused_before_anything_is_measured() -> 
     assert "W1" in result.stderr.splitlines()[1]  # did you mean?
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="proportional memory is read from /proc")
 def test_the_peak_of_memory_is_the_most_that_was_seen() -> None:
     peak, before = PeakMemory(os.getpid()), proportional_megabytes()

@@ -126,6 +126,7 @@ def test_a_round_is_the_median_of_those_after_the_first_ones() -> None:
     assert runtimes.median_round([9.0, 9.5, 9.6, 9.7, 9.9, 10.0]) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_runtime_that_is_not_installed_is_left_out_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
