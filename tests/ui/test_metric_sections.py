@@ -96,4 +96,5 @@ def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> 
     assert pair.probabilities(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
     text = comparison_page(catalogue, match.id, {})
     assert text is not None
-    assert "validated: validated accuracy" in text
+    assert "Differences in validated accuracy" in text
+    assert ">validated</th>" in text, "a column of the table of costs"
