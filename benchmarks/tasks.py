@@ -1,9 +1,10 @@
 """Train every algorithm on the smallest data set of every task, with defaults, and write the table of docs/tasks.md.
 
-    python benchmarks/tasks.py            # about two minutes on two cores; needs the data set tcga_brca (`fedarena data get`)
+    python benchmarks/tasks.py            # a few minutes on two cores; needs the data set tcga_brca (`fedarena data get`)
 
-A score is that of the common test samples after the last round. The trivial predictor knows no features: the most frequent
-class, the mean of the labels, or chance.
+A score is that of the common test samples after the last round; of an algorithm whose clients have models of their own, the
+mean over the clients' own test samples. The trivial predictor knows no features: the most frequent class, the mean of the
+labels, or chance.
 """
 
 from __future__ import annotations
@@ -44,23 +45,25 @@ def score(algorithm: str, source: Any, metric: str, settings: dict[str, Any]) ->
         run = fa.run(source, algorithm=algorithm, out=False, runtime="serial", **settings)
     except FedarenaError as error:
         return error.what
-    return run.metrics[metric]
+    return float((run.own_metrics if run.experiment.algorithm.made.personal else run.metrics)[metric])
 
 
 def table() -> tuple[list[str], list[str]]:
-    """Return the lines of the table, and the algorithms that are not better than the trivial predictor."""
+    """Return the lines of the table with the refusals, and the algorithms that are not better than the trivial predictor."""
     lines = [f"| algorithm | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 1) + "|"]
     lines.append(f"| *trivial predictor* | {' | '.join(f'{value:.2f}' for value in TRIVIAL)} |")
-    failed = []
-    for algorithm in components("algorithm"):
+    failed, refusals = [], []
+    for algorithm, entry in components("algorithm").items():
         scores = [score(algorithm, *task) for task in TASKS.values()]
         cells = [f"{value:.2f}" if isinstance(value, float) else "refused" for value in scores]
-        lines.append(f"| `{algorithm}` | {' | '.join(cells)} |")
+        mark = " (own samples)" if getattr(entry.make, "personal", False) else ""
+        lines.append(f"| `{algorithm}`{mark} | {' | '.join(cells)} |")
+        refusals += dict.fromkeys(f"- {reason}" for reason in scores if isinstance(reason, str))
         for name, value, least in zip(TASKS, scores, TRIVIAL, strict=True):
             if isinstance(value, float) and not value > least:
                 failed.append(f"{algorithm}, {name}: {value:.3f}")
         print(lines[-1], flush=True)
-    return lines, failed
+    return [*lines, "", *refusals], failed
 
 
 def main() -> None:

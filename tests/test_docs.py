@@ -42,8 +42,8 @@ from fedarena.cli.main import app
 from fedarena.config import registry
 from fedarena.config.experiment import Experiment
 from fedarena.config.settings_tables import Devices, Evaluate, Local, Uplink
+from fedarena.models.building import build
 from fedarena.models.compiled import library
-from fedarena.models.task import build
 from fedarena.runtimes.serial import SerialRuntime
 from tests.support import forked_processes
 from tests.test_imports import LAYERS

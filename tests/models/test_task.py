@@ -12,7 +12,8 @@ from torch import nn
 from fedarena.config.errors import BadValue, ModelMismatch
 from fedarena.config.registry import find
 from fedarena.data.dataset import PADDING
-from fedarena.models.task import Task, build
+from fedarena.models.building import build
+from fedarena.models.task import Task
 
 STACKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "logreg": ({}, (1, 28, 28)),

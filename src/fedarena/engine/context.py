@@ -27,10 +27,11 @@ from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.solver import can_be_compiled
 from fedarena.engine.stopping import participants
+from fedarena.models.building import build
 from fedarena.models.compiled import KernelRows
 from fedarena.models.losses import find_loss
 from fedarena.models.private_task import PrivateTask
-from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
+from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
 from fedarena.selection_rules.base import SelectionRule

@@ -115,7 +115,7 @@ def check_model(name: str) -> Iterator[str]:
     import torch
 
     from fedarena.config.errors import ModelMismatch
-    from fedarena.models.task import build
+    from fedarena.models.building import build
 
     make = find("model", name).build({})
     for shape, is_text in EXAMPLE_INPUTS:

@@ -24,26 +24,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedarena.config.seeds import Purpose, number_of, stream
-from fedarena.models.tape import (
-    ELU,
-    BatchNorm,
-    Convolution,
-    Dropout,
-    Flatten,
-    GlobalMean,
-    GroupNorm,
-    Layer,
-    Linear,
-    MaxPool,
-    ReLU,
-    Tape,
-)
+from fedarena.models.kernel_program import DROPOUT, LINEAR, program_of
+from fedarena.models.tape import Tape
 
 Vector = NDArray[Any]
 
 BUILDS = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}  # what torch finds -> builds that run there, the best first
 SWITCH = "FEDARENA_KERNELS"  # "off", or the name of a build: for tests, and to rule out an error of a kernel
-NUMBERS = 10  # of a layer, the kind first; native/network.cpp says what they mean
 
 
 @functools.cache
@@ -135,7 +122,7 @@ class CompiledNetwork:
         """Return the compiled form of a tape for rows of this shape; None where a layer, the loss or the machine has none."""
         switch = os.environ.get(SWITCH, "")
         found = None if switch == "off" else library(switch)
-        program = _program(tape) if found is not None and tape.loss.kernel is not None else None
+        program = program_of(tape) if found is not None and tape.loss.kernel is not None else None
         if found is None or not program:
             return None
         is_image = int(program[0][0]) != LINEAR
@@ -337,55 +324,6 @@ def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> 
     assert found is not None
     found[1].fedarena_uniforms(_at(key), len(key), _at(who), len(who), _at(numbers))
     return numbers
-
-
-LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU_, FLATTEN, DROPOUT = range(10)
-
-
-def _program(tape: Tape) -> list[list[float]] | None:
-    """Return the layers as the kernels' codes; None if one of them is unknown."""
-    codes = [_numbers(layer) for layer in tape.layers]
-    if codes and codes[0] == [FLATTEN]:  # rows of numbers are flat already
-        codes = codes[1:]
-    known = [numbers + [0.0] * (NUMBERS - len(numbers)) for numbers in codes if numbers is not None]
-    return known if len(known) == len(codes) else None
-
-
-def _numbers(layer: Layer) -> list[float] | None:
-    m = layer.module
-    if any(w.dtype != torch.float32 or w.device.type != "cpu" for w in layer.weights):
-        return None
-    match layer:
-        case Linear():
-            return [LINEAR, m.in_features, m.out_features, m.bias is not None]
-        case Convolution() if m.groups == 1 and m.dilation == (1, 1):
-            return [
-                CONVOLUTION,
-                m.in_channels,
-                m.out_channels,
-                *m.kernel_size,
-                *m.stride,
-                *m.padding,
-                m.bias is not None,
-            ]
-        case BatchNorm():
-            return [BATCH_NORM, m.eps, m.momentum]
-        case GroupNorm():
-            return [GROUP_NORM, m.eps, m.num_groups]
-        case MaxPool() if layer.window[3] == [1, 1]:
-            kernel, stride, padding, _, ceil = layer.window
-            return [MAX_POOL, *kernel, *stride, *padding, ceil]
-        case GlobalMean():
-            return [GLOBAL_MEAN]
-        case ReLU():
-            return [RELU]
-        case ELU():
-            return [ELU_, m.alpha]
-        case Flatten():
-            return [FLATTEN]
-        case Dropout() if 0 < m.p < 1:
-            return [DROPOUT, m.p]
-    return None
 
 
 def _floats(array: Any) -> NDArray[np.float32]:

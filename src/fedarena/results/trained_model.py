@@ -21,7 +21,8 @@ from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, quoted
 from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.checkpoint import CheckpointStore
-from fedarena.models.task import Task, build, predicted_classes
+from fedarena.models.building import build
+from fedarena.models.task import Task, predicted_classes
 from fedarena.results.model_file import MODEL_FACTS, ModelFacts, read_model_facts
 from fedarena.results.run_files import read_personal_model
 from fedarena.results.run_folder import PREPROCESSING
