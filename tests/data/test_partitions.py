@@ -230,6 +230,16 @@ def test_two_sorted_shards_are_of_two_classes(clients):
     assert covers_everything(CIFAR, partition)
 
 
+def test_shards_on_a_border_bring_a_third_class_and_a_note_counts_them():
+    partition = split(ClassesPerClient(c=2, variant="sorted"), MNIST, 100)
+    held = labels_held(MNIST, partition)
+    assert {2, 3} <= set(held) <= {2, 3, 4}
+    assert partition.notes == (
+        f"{(held > 2).sum()} of 100 clients have more than 2 classes: a shard of theirs is on a border",
+    )
+    assert split(ClassesPerClient(c=2, variant="sorted"), CIFAR, 100).notes == ()
+
+
 def test_classes_without_clients_are_unused():
     assert split(ClassesPerClient(c=1), CIFAR, clients=3).unused == 7 * 5000
 
@@ -274,6 +284,38 @@ def test_alpha_0_gives_one_class_to_most_clients():
     # a class serves 10 clients; of Binomial(100, 0.1) choosers 1.2 a class come too late, 12 in all
     single = [(labels_held(CIFAR, split(ClientDirichlet(alpha=0), CIFAR, seed=s)) == 1).sum() for s in range(5)]
     assert 75 < np.mean(single) < 92
+
+
+def test_alpha_0_notes_how_many_clients_hold_several_classes():
+    partition = split(ClientDirichlet(alpha=0), CIFAR)
+    several = int((labels_held(CIFAR, partition) > 1).sum())
+    assert partition.notes[1].startswith(f"{several} of 100 clients hold several classes")
+    assert len(split(ClientDirichlet(alpha=0, alpha0="balanced"), CIFAR).notes) == 1  # none does
+
+
+@pytest.mark.parametrize("clients", [10, 97, 100])
+def test_alpha_0_exact_gives_every_client_one_class_and_divides_it_equally(clients):
+    partition = split(ClientDirichlet(alpha=0, alpha0="exact"), MNIST, clients)
+    counts = class_counts(MNIST, partition)
+    assert ((counts > 0).sum(axis=1) == 1).all()
+    assert covers_everything(MNIST, partition)
+    quota = counts.sum(axis=0) / counts.sum() * clients
+    assert (np.abs((counts > 0).sum(axis=0) - quota) < 1).all()  # largest remainders
+    for column in counts.T:
+        assert np.ptp(column[column > 0]) <= 1
+
+
+def only_labels(data, partition):
+    return sorted(int(data.y[rows[0]]) for rows in partition.clients)
+
+
+def test_alpha_0_exact_gives_a_rare_class_a_client_and_the_largest_classes_to_few_clients():
+    data = labelled([2, 60, 38], [1, 1, 1])
+    assert only_labels(data, split(ClientDirichlet(alpha=0, alpha0="exact"), data, 4)) == [0, 1, 1, 2]
+    partition = split(ClientDirichlet(alpha=0, alpha0="exact"), data, 2)
+    assert only_labels(data, partition) == [1, 2]
+    assert partition.unused == 2
+    assert only_labels(data, split(ClientDirichlet(alpha=0, alpha0="exact"), data, 1)) == [1]
 
 
 def test_alpha_0_balanced_gives_one_class_to_every_client():

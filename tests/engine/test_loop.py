@@ -18,6 +18,7 @@ import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
 from fedarena.config.errors import ClientFailed, ResumeMismatch
 from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
 from fedarena.engine.stopping import participants
 from fedarena.engine.tasks import in_order
 from fedarena.statistics.fairness import fairness, weighted_accuracy
@@ -308,3 +309,25 @@ def test_accuracy_of_every_client_is_its_share_of_right_test_rows() -> None:
     for k, rows in enumerate(context.owners.client_tests):
         assert run.client_accuracy[k] == pytest.approx(context.evaluate(rows).right.mean())
     assert run.final.accuracy == pytest.approx(context.evaluate(context.owners.test).right.mean())
+
+
+EVERY = [name for name, entry in sorted(components("algorithm").items()) if entry.make.__module__.startswith("fedarena.")]
+EVERY.remove("fsvrg")  # its rate is h / n_k, and the largest h does not diverge here
+
+
+@pytest.mark.parametrize("algorithm", EVERY)
+def test_a_model_that_diverged_is_named_in_the_notes_of_every_algorithm(algorithm: str) -> None:
+    """At a rate of 1e38 no update is finite: left out, the model never changes; kept, its loss is not finite."""
+    table: dict[str, Any] = {"data": "digits", "clients": 3, "rounds": 2, "model": "logreg", "algorithm": algorithm}
+    allowed = {"feddyn": {"alpha": 1e-39}, "fedprox": {"mu": 0.0}, "fedasync": {"rho": 0.0}}  # lr x mu must be below 2
+    far = {"fedpage": {"server_lr": 1e38}}
+    table["algorithm"] = {"name": algorithm, **allowed.get(algorithm, {}), **far.get(algorithm, {})}
+    settings = {"local": {"lr": 1e38, "epochs": 3}, "out": False, "runtime": "serial"}
+    kept = fa.run(table, on_nan="keep", **settings)
+    assert kept.diverged
+    assert any("diverged" in note for note in kept.notes)
+    dropped = fa.run(table, on_nan="drop", **settings)
+    never = any("the server's model never changed: no usable answer came" in note for note in dropped.notes)
+    answered = any(record.answered for record in dropped.records)
+    assert never == (dropped.experiment.algorithm.made.communicates and not answered)
+    assert dropped.diverged == any("diverged" in note for note in dropped.notes)

@@ -69,6 +69,7 @@ def test_steps_are_counted_not_derived() -> None:
     """E ceil(n / B) steps (docs/reference/algorithms.md#a-10), fewer where the last batch is dropped."""
     assert outcomes(epochs=3)[0].steps == 9
     assert outcomes(epochs=3, last_batch="drop")[0].steps == 6
+    assert [batch_sizes(rows, 4, "drop") for rows in (9, 8, 4, 3, 1, 0)] == [[4, 4], [4, 4], [4], [3], [1], []]
 
 
 @pytest.mark.parametrize(

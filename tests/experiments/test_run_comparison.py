@@ -524,7 +524,8 @@ def test_notes_of_cells_are_shown_once_with_their_algorithm() -> None:
     )
     report = [note for note in duel.notes if "never changed" in note]
     assert report == [
-        "fedbuff:buffer=1000: the server's model never changed: no answer came, or too few for its buffer (in 2 of 2 runs)"
+        "fedbuff:buffer=1000: the server's model never changed: no usable answer came, or too few for its buffer "
+        "(in 2 of 2 runs)"
     ]
     assert sum("beta" in note for note in duel.notes) == 1
     assert "fedavg" in duel._repr_html_()

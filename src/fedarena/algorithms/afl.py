@@ -64,11 +64,14 @@ class AFL(Algorithm):
         here = list(cohort.answered)
         if not state.weights[here].any():  # only clients without weight have answered
             return state
+        w = state.w - mean.delta
+        if not np.isfinite(mean.loss).all():  # a model that diverged says nothing about its clients
+            return AFLState(w, state.weights)
         losses = np.array(mean.loss) - np.min(mean.loss)  # a constant for all changes nothing, and here not a bit
         weights = state.weights.copy()
         ascended = weights[here] + self.weight_lr * cohort.population * losses
         weights[here] = project(ascended, float(weights[here].sum()))  # clients without an answer keep theirs
-        return AFLState(state.w - mean.delta, weights)
+        return AFLState(w, weights)
 
 
 def project(point: Vector, total: float) -> Vector:

@@ -32,6 +32,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.loop import TrainingLoop
+from fedarena.engine.record import RoundRecord
 from fedarena.engine.round import RoundFacts
 from fedarena.engine.solver import batch_sizes
 from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask, Runtime, SkippedClient, in_order
@@ -377,8 +378,7 @@ class AsyncLoop(TrainingLoop):
         self.finished, self.called = int(queue["finished"]), int(queue["called"])
         self.waiting, self.stuck = set(queue["waiting"]), bool(queue["stuck"])
 
-    @property
-    def never_updated(self) -> bool:
+    def was_never_updated(self, records: list[RoundRecord]) -> bool:
         """Return whether the server still has its initial model, also because its buffer never filled."""
         return bool(self.state.age == self.algorithm.init(self.context.initial).age)
 

@@ -6,6 +6,7 @@ Selection and availability, costs, privacy, notes and evaluation are collaborato
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
@@ -50,7 +51,9 @@ from fedarena.models.pytree import leaves, nbytes, refuse_single_updates
 from fedarena.privacy.ledger import PrivacyLedger, RecordLedger
 from fedarena.selection_rules.base import Clients, Numbers
 
-NEVER_UPDATED = "the server's model never changed: no answer came, or too few for its buffer"
+NEVER_UPDATED = "the server's model never changed: no usable answer came, or too few for its buffer"
+DIVERGED = "the model diverged: its loss is not finite"
+NOTHING_FINITE = "training diverged: no client of the last round sent a finite update"
 NO_CLIENTS_LEFT = "the trace of devices.available has ended: no client is available any more"
 
 
@@ -348,16 +351,21 @@ class TrainingLoop:
         """Return statistics about the staleness of updates, for asynchronous algorithms."""
         return {}
 
-    @property
-    def never_updated(self) -> bool:
-        """Return whether the server still has its initial model because no response arrived."""
-        return self.algorithm.communicates and self.costs.totals["uploads"] == 0
+    def was_never_updated(self, records: list[RoundRecord]) -> bool:
+        """Return whether the server still has its initial model because no usable response arrived."""
+        return self.algorithm.communicates and not any(record.answered for record in records)
 
-    @property
-    def notes(self) -> list[str]:
+    def notes(self, records: list[RoundRecord]) -> list[str]:
         """Return what a user should know about the run: each kind of problem once, with its first case."""
-        never = [NEVER_UPDATED] if self.never_updated else []
-        return [*self.run_notes.lines, *never, *([NO_CLIENTS_LEFT] if self.clients.has_no_clients_left else [])]
+        last = records[-1]
+        lost = last.non_finite > 0 and last.answered == 0
+        problems = {
+            NEVER_UPDATED: self.was_never_updated(records),
+            DIVERGED: not math.isfinite(last.loss or 0.0),
+            NOTHING_FINITE: lost,
+            NO_CLIENTS_LEFT: self.clients.has_no_clients_left,
+        }
+        return [*self.run_notes.lines, *(note for note, applies in problems.items() if applies)]
 
     def result_vectors(self) -> Iterator[Vector]:
         """Yield everything that was learned: the server's weights and buffers, and personal models of clients."""

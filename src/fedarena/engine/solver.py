@@ -23,7 +23,10 @@ BLOCK = 1 << 23  # numbers gathered at once (32 MB): a client's epoch in one pie
 
 
 def batch_sizes(rows: int, batch: float, rule: str) -> list[int]:
-    """Return the rows of each step of an epoch; a short last batch is kept, dropped or, if a single row, merged."""
+    """Return the rows of each step of an epoch; a short last batch is kept, dropped or, if a single row, merged.
+
+    The only batch of a client is kept by every rule: otherwise the client would not train at all.
+    """
     if rows == 0:
         return []
     if batch >= rows:

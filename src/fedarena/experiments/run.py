@@ -353,7 +353,8 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
     context.task.load(loop.state.w)
     context.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
-    notes = (*context.owners.notes, *loop.notes, *loop.privacy.notes(records[-1].epsilon, records[-1].record_epsilon))
+    guarantees = loop.privacy.notes(records[-1].epsilon, records[-1].record_epsilon)
+    notes = (*context.owners.notes, *loop.notes(records), *guarantees)
     sizes, state = context.owners.sizes, context.task.state()
     used = component_settings(context.algorithm)
     own = loop.evaluation.client_accuracy

@@ -56,6 +56,11 @@ def assign_in_turns(pools: Iterable[Rows], holders: Iterable[NDArray[np.int64]],
     return [np.concatenate(part) for part in parts]
 
 
+def count_with_several(labels: NDArray[np.int64], parts: Iterable[Rows], most: int) -> int:
+    """Return how many clients hold rows of more than `most` classes."""
+    return sum(len(np.unique(labels[part])) > most for part in parts)
+
+
 def finished(data: Dataset, parts: Iterable[Rows], test: Rows | None = None, notes: tuple[str, ...] = ()) -> Partition:
     """Return the partition with these parts; rows outside the parts and the test set count as unused."""
     clients = [np.sort(part).astype(np.int64, copy=False) for part in parts]

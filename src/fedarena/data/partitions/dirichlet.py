@@ -10,8 +10,16 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from fedarena.config.registry import register
-from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions.assignment import class_rows, finished, group_by_client, impossible, need_rows
+from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.partitions.assignment import (
+    assign_in_turns,
+    class_rows,
+    count_with_several,
+    finished,
+    group_by_client,
+    impossible,
+    need_rows,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,18 +35,22 @@ class ClientDirichlet:
 
     Convention `hsu`: concentration alpha p(y), sum alpha. `symmetric`: alpha for each of J classes, sum J alpha.
     Rows are drawn one by one: client after client in random order or, `interleaved`, one for each client in turn, so
-    that not only the last clients get the remaining classes. At alpha = 0, one class per client, it is client after client.
+    that not only the last clients get the remaining classes. At alpha = 0 it is client after client: each has one class,
+    and others where that is exhausted. With alpha0 = `exact` each has one class, and the sizes differ.
     """
 
     alpha: Annotated[float, Ge(0)] = 0.5
     alpha_convention: Literal["hsu", "symmetric"] = "hsu"
     order: Literal["interleaved", "client"] = "interleaved"
-    alpha0: Literal["random", "balanced"] = "random"  # alpha = 0: any class, or all equally often
+    # alpha = 0: any class, all equally often, or exactly one with its rows divided among the clients that have it
+    alpha0: Literal["random", "balanced", "exact"] = "random"
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         need_rows(data.n_train, clients)
         pools = list(class_rows(data, rng).values())
         stock = np.array([len(pool) for pool in pools])
+        if self.alpha == 0 and self.alpha0 == "exact":
+            return self._one_class_each(data, pools, clients, rng)
         q = self.mixtures(stock / data.n_train, clients, rng)
         turns = np.arange(data.n_train) % clients
         # At alpha = 0, turns would exhaust a class for all its clients at once, and most clients would get a second one.
@@ -49,7 +61,25 @@ class ClientDirichlet:
         rows[np.argsort(drawn, kind="stable")] = np.concatenate(pools)
         law = "alpha p(y), sum alpha" if self.alpha_convention == "hsu" else "alpha per class"
         note = f"alpha = {self.alpha:g} in convention '{self.alpha_convention}' (concentration {law}); equal sizes"
-        return finished(data, group_by_client(rows, turns, clients), notes=(note,))
+        parts = group_by_client(rows, turns, clients)
+        notes: tuple[str, ...] = (note,)
+        several = count_with_several(data.strata, parts, 1) if self.alpha == 0 else 0
+        if several:
+            found = f"{several} of {clients} clients hold several classes, because their own was exhausted"
+            notes = (note, f'{found}; alpha0 = "exact" gives every client one')
+        return finished(data, parts, notes=notes)
+
+    def _one_class_each(self, data: Dataset, pools: list[Rows], clients: int, rng: np.random.Generator) -> Partition:
+        """Give each class to a number of clients in proportion to its rows, and each of them an equal part of these."""
+        quota = np.array([len(pool) for pool in pools]) / data.n_train * clients
+        holders = np.floor(quota).astype(np.int64)
+        holders[np.argsort(holders - quota, kind="stable")[: clients - holders.sum()]] += 1
+        while clients >= len(pools) and (holders == 0).any():  # every class has a client if there are enough
+            holders[np.argmax(np.where(holders > 1, holders - quota, -np.inf))] -= 1
+            holders[np.argmin(holders)] += 1
+        order = np.split(rng.permutation(clients), np.cumsum(holders)[:-1])
+        parts = assign_in_turns(pools, [np.sort(own) for own in order], clients)
+        return finished(data, parts, notes=("alpha = 0: exactly one class for each client; unequal sizes",))
 
     def mixtures(self, p: Floats, clients: int, rng: np.random.Generator) -> Floats:
         """Return q_k, the class probabilities of each client, clients x classes."""

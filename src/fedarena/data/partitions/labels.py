@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.partitions.assignment import assign_in_turns, class_rows, finished, impossible, need_rows
+from fedarena.data.partitions.assignment import (
+    assign_in_turns,
+    class_rows,
+    count_with_several,
+    finished,
+    impossible,
+    need_rows,
+)
 from fedarena.data.partitions.iid import IidStratified
 from fedarena.data.partitions.shards import sorted_shards
 
@@ -84,11 +91,11 @@ class NonIidEqual:
 @register("partition", "classes_per_client", paper="Zhao et al. 2018, arXiv 1806.00582; Li et al. 2022, 2102.02079")
 @dataclass(frozen=True)
 class ClassesPerClient:
-    """Exactly c classes for each client; the rows of a class are divided equally among the clients that have it.
+    """c classes for each client; the rows of a class are divided equally among the clients that have it.
 
     `niid_bench`: client i has class i mod J (for c = 1: of the classes in random order) and c - 1 others.
     `sorted`, for c > 1: c K equal shards of the rows sorted by label, c of different classes for each client; a
-    shard on the border of two classes counts as the class of most of its rows.
+    shard on the border of two classes counts as one of them, so that a few clients have c + 1 classes; a note counts them.
     """
 
     c: Annotated[int, Ge(1)] = 1
@@ -118,7 +125,10 @@ class ClassesPerClient:
         shards = sorted_shards(data.train_labels, count, data.n_train // count, True, rng)
         middle = data.strata[shards[:, shards.shape[1] // 2]]
         assignment = _without_pairs(rng.permutation(count).reshape(clients, self.c), middle, rng)
-        return finished(data, [shards[own].ravel() for own in assignment])
+        parts = [shards[own].ravel() for own in assignment]
+        several = count_with_several(data.strata, parts, self.c)
+        note = f"{several} of {clients} clients have more than {self.c} classes: a shard of theirs is on a border"
+        return finished(data, parts, notes=(note,) if several else ())
 
 
 def _without_pairs(
