@@ -23,6 +23,7 @@ LAYERS = [
     "models",
     "algorithms",
     "selection_rules",
+    "attacks",
     "privacy",
     "engine",
     "runtimes",

@@ -18,10 +18,10 @@ def test_robust_centres_by_hand() -> None:
     assert Median().centre(deltas).tolist() == [3.0, 2.0]
     assert TrimmedMean(share=0.2).centre(deltas).tolist() == [3.0, 2.0]
     assert TrimmedMean(share=0.0).centre(deltas).tolist() == [22.0, -7.0]
-    assert Krum(liars=1).centre(deltas).tolist() == [3.0, 2.0]
+    assert Krum(attackers=1).centre(deltas).tolist() == [3.0, 2.0]
 
 
-@pytest.mark.parametrize("algorithm", [Median(), TrimmedMean(share=0.2), Krum(liars=1)])
+@pytest.mark.parametrize("algorithm", [Median(), TrimmedMean(share=0.2), Krum(attackers=1)])
 def test_one_malicious_client_moves_the_mean_and_not_the_robust_aggregates(algorithm: Any) -> None:
     """One of ten clients sends a thousand times its step, backwards."""
 

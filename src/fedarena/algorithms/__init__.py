@@ -7,6 +7,8 @@ published code is in `variants`. Local training, devices and communication belon
 from fedarena.algorithms.afl import AFL
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
+from fedarena.algorithms.bulyan import Bulyan
+from fedarena.algorithms.centered_clip import CenteredClip
 from fedarena.algorithms.colearning import CoLearning
 from fedarena.algorithms.companions import FedIR, FedVC
 from fedarena.algorithms.coop import COOP
@@ -24,9 +26,12 @@ from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx
 from fedarena.algorithms.fedsgd import FedSGD
 from fedarena.algorithms.fsvrg import FSVRG
+from fedarena.algorithms.geometric_median import GeometricMedian
+from fedarena.algorithms.krum import Krum, MultiKrum
 from fedarena.algorithms.loadaboost import LoAdaBoost
+from fedarena.algorithms.median import Median, TrimmedMean
+from fedarena.algorithms.norm_bound import NormBound
 from fedarena.algorithms.qfedavg import QFedAvg
-from fedarena.algorithms.robust import Krum, Median, TrimmedMean
 from fedarena.algorithms.scaffold import Scaffold
 from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, SeparateCyclic, StepCountFedNova
 
@@ -37,6 +42,8 @@ __all__ = [
     "AdaptiveFedProx",
     "Algorithm",
     "Asynchronous",
+    "Bulyan",
+    "CenteredClip",
     "Centralized",
     "CoLearning",
     "Cohort",
@@ -56,12 +63,15 @@ __all__ = [
     "FedSGD",
     "FedVC",
     "FedYogi",
+    "GeometricMedian",
     "Krum",
     "LiteralFedAvg",
     "LoAdaBoost",
     "LocalOnly",
     "Median",
     "Model",
+    "MultiKrum",
+    "NormBound",
     "Outcome",
     "Pull",
     "QFedAvg",

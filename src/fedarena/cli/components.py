@@ -21,7 +21,7 @@ WIDEST = 110  # columns of a listing
 
 def list_(
     kind: Annotated[
-        Literal["algorithms", "partitions", "models", "datasets", "selections", "metrics", "papers"],
+        Literal["algorithms", "attacks", "partitions", "models", "datasets", "selections", "metrics", "papers"],
         typer.Argument(help="What to list."),
     ],
     file: File = None,
@@ -89,7 +89,7 @@ def _list_papers(json_: bool) -> None:
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="An algorithm, partition, model, data set or selection rule.")],
+    name: Annotated[str, typer.Argument(help="An algorithm, attack, partition, model, data set or selection rule.")],
     file: Annotated[Path | None, typer.Option("--file", help="Python file that registers it.")] = None,
     json_: Json = False,
     quiet: Quiet = False,

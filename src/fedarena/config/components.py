@@ -22,6 +22,7 @@ NEEDED: dict[Kind, str] = {  # the method that an object of each kind must have
     "algorithm": "client",
     "model": "__call__",
     "selection": "select",
+    "attack": "updates",
 }
 PATHS = ("path", "test_path", "table")  # settings that are paths of files
 

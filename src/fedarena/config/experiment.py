@@ -42,7 +42,7 @@ from fedarena.config.settings_tables import (
 from fedarena.config.toml_text import parse_assignment, read_toml, write_toml_value
 
 GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clients": 10, "share": 1.0, "rounds": 20}
-_PAIRS = (("share", "per_round"), ("rounds", "uploads"), ("local.epochs", "local.steps"))
+_PAIRS = (("share", "per_round"), ("rounds", "uploads"), ("local.epochs", "local.steps"), ("attack.share", "attack.clients"))
 EITHER_OR = {key: other for one, two in _PAIRS for key, other in ((one, two), (two, one))}
 
 
@@ -71,6 +71,7 @@ class Experiment(SettingsTable):
     validate_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     exclude: tuple[str, ...] | None = None  # clients, by name or number, that are left out of training and testing
     select: Component | None = None  # the rule that selects the clients of a round; none: uniformly
+    attack: Component | None = None  # of some of the clients, in a simulation
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
     devices: Devices = Devices()

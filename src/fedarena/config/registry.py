@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from fedarena.config.errors import BadValue, check_known, quoted, repeated
 from fedarena.config.limits import check_path, check_value
 
-Kind = Literal["algorithm", "partition", "model", "dataset", "selection"]
+Kind = Literal["algorithm", "partition", "model", "dataset", "selection", "attack"]
 
 _BUILT_IN: dict[str, str] = {
     "algorithm": "fedarena.algorithms",
@@ -38,6 +38,7 @@ _BUILT_IN: dict[str, str] = {
     "model": "fedarena.models.zoo",
     "dataset": "fedarena.data.sources",
     "selection": "fedarena.selection_rules",
+    "attack": "fedarena.attacks",
 }
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in _BUILT_IN}
 T = TypeVar("T", bound=Callable[..., Any])
@@ -98,8 +99,9 @@ class Entry:
         """Return the settings converted to their types; raise an error with the place for unknown, missing or wrong ones."""
         from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-        values = {}
+        values, renamed = {}, getattr(self.make, "renamed", {})
         for key, value in settings.items():
+            key = renamed.get(key, key)
             at = f"{where}.{quoted(key)}" if where else quoted(key)
             what, known = f"{self.kind} '{self.name}' has no setting '{quoted(key)}'", ", ".join(self.parameters)
             check_known(key, self.parameters, what, f"it has: {known or 'none'}", at)

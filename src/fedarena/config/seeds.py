@@ -45,19 +45,21 @@ Purpose = Literal[
     "privacy",  # noise of differential privacy on the way up
     "record_privacy",  # batches and noise of a client's differentially private training
     "masks",  # keys and shares of secure aggregation
+    "attackers",  # which clients attack
+    "attack",  # samples and updates of attackers
 ]
 
 SeedKey = Literal["seed", "fold_seed", "partition_seed", "start_seed", "schedule_seed"]
 
 # The purposes that each key of an experiment seeds; `seed` also takes the place of a key that is not given.
 _PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
-    "schedule_seed": ("select", "failure", "straggler", "latency", "available"),
+    "schedule_seed": ("select", "failure", "straggler", "latency", "available", "attackers"),
     "start_seed": ("init",),
     "partition_seed": ("partition", "client_test", "noise"),
     "fold_seed": ("split", "folds"),
     "seed": (
         "shuffle", "dropout", "evaluate", "personal", "augment", "vc", "valid", "validation", "search", "algorithm",
-        "uplink", "privacy", "record_privacy", "masks",
+        "uplink", "privacy", "record_privacy", "masks", "attack",
     ),
 }  # fmt: skip
 SEED_KEYS: Mapping[Purpose, SeedKey] = {purpose: key for key, purposes in _PURPOSES.items() for purpose in purposes}

@@ -25,7 +25,7 @@ from fedarena.config.registry import Kind
 from fedarena.config.toml_text import AVAILABLE
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
-OPTIONAL_COMPONENTS: dict[str, Kind] = {"select": "selection"}  # that an experiment may do without
+OPTIONAL_COMPONENTS: dict[str, Kind] = {"select": "selection", "attack": "attack"}  # that an experiment may do without
 ALL_COMPONENTS = COMPONENTS | OPTIONAL_COMPONENTS
 FROM_PYTHON: dict[str, Part] = {**ALL_COMPONENTS, "loss": "loss"}  # keys whose values may be objects
 TABLES = (*ALL_COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables

@@ -58,6 +58,7 @@ class Dataset:
     encoding: TableEncoding | None = None
     # samples of the global test set, after the training samples; those after them are clients' own views of test samples
     n_test: int | None = None
+    clean_sha256: str | None = None  # fingerprint of the data before an attack changed samples of attackers
 
     def __post_init__(self) -> None:
         if self.task == "classification" and self.y.ndim == 2:
@@ -108,7 +109,10 @@ class Dataset:
         """Return the sha256 of samples, labels and owners, which is equal for equal data.
 
         Of a table the columns count before they are encoded, so that splits of the same table have the same data.
+        Samples that an attack changed count as they were before.
         """
+        if self.clean_sha256 is not None:
+            return self.clean_sha256
         digest = hashlib.sha256(f"{self.n_train} {self.classes} {self.prepare}".encode())
         raw = (self.x,) if self.table is None else _arrays_of(self.table)
         for array in (*raw, self.y, self.owner, self.weight):

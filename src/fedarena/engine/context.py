@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
+from fedarena.attacks.backdoor import Backdoor
+from fedarena.attacks.base import Attack
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
 from fedarena.config.settings_tables import Uplink
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
+from fedarena.data.exclusion import client_names
 from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
@@ -99,6 +102,24 @@ class ExperimentContext:
     def selection_rule(self) -> SelectionRule | None:
         """Return the rule that selects the clients of a round; None where the algorithm does, as a rule uniformly."""
         return None if self.experiment.select is None else self.experiment.select.made
+
+    @property
+    def attack(self) -> Attack | None:
+        """Return the attack on this simulation; None without one."""
+        return None if self.experiment.attack is None else self.experiment.attack.made
+
+    @cached_property
+    def attackers(self) -> tuple[int, ...]:
+        """Return the clients that attack, in ascending order."""
+        if self.attack is None:
+            return ()
+        rng = stream(self.experiment.seed_for("attackers"), "attackers")
+        return self.attack.attackers(self.owners.population, client_names(self.owners), rng)
+
+    @cached_property
+    def judged_clients(self) -> list[int]:
+        """Return the clients whose models and test samples count: those with samples that do not attack."""
+        return [k for k in self.owners.population if k not in self.attackers]
 
     @cached_property
     def fleet(self) -> Fleet:
@@ -289,10 +310,16 @@ class ExperimentContext:
         x = training_batch(x, self.data.prepare, self.data.pixel_stats, rng, self.task.dtype)
         return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
 
-    def test_rows(self, rows: Rows, noise: NDArray[np.float32] | None = None) -> tuple[Tensor, Tensor]:
-        """Return these rows as a model sees them in evaluation."""
+    def test_rows(
+        self, rows: Rows, noise: NDArray[np.float32] | None = None, triggered: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return these rows as a model sees them in evaluation, on request with the trigger of a backdoor."""
         at = torch.from_numpy(rows)
-        x = test_batch(self._noisy(self._x[at], noise), self.data.prepare, self.data.pixel_stats, self.task.dtype)
+        x = self._x[at]
+        if triggered:
+            assert isinstance(self.attack, Backdoor)
+            x = torch.from_numpy(self.attack.triggered(x.numpy(), self.data))
+        x = test_batch(self._noisy(x, noise), self.data.prepare, self.data.pixel_stats, self.task.dtype)
         return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
 
     def _noisy(self, x: Tensor, noise: NDArray[np.float32] | None) -> Tensor:
@@ -324,13 +351,18 @@ class ExperimentContext:
         )
 
     def evaluate(
-        self, rows: Rows, noise: NDArray[np.float32] | None = None, keep: Keep = "", cut: Cut | None = None
+        self,
+        rows: Rows,
+        noise: NDArray[np.float32] | None = None,
+        keep: Keep = "",
+        cut: Cut | None = None,
+        triggered: bool = False,
     ) -> Scores:
         """Return the scores of the loaded model on these rows."""
         parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)
-            batch = self.test_rows(rows[piece], None if noise is None else noise[piece])
+            batch = self.test_rows(rows[piece], None if noise is None else noise[piece], triggered)
             parts.append(self.task.predict(*batch, keep, cut))
         return Scores.joined(parts)
 

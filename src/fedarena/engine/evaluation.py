@@ -95,7 +95,10 @@ class LocalEvaluator:
         self.runtime, self.owners = runtime, context.owners
         self.scoring = TaskMetrics(context)
         self.metrics, self.failed = self.scoring.metrics, self.scoring.failed
-        self.own_rows = self.owners.clients if context.experiment.evaluate.on == "train" else self.owners.client_tests
+        own = self.owners.clients if context.experiment.evaluate.on == "train" else self.owners.client_tests
+        if context.attackers:  # who are not judged
+            own = [rows[:0] if k in context.attackers else rows for k, rows in enumerate(own)]
+        self.own_rows, self.judged_clients = own, context.judged_clients
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)
         sizes = [len(rows) for rows in self.own_rows]
@@ -164,7 +167,7 @@ class LocalEvaluator:
         def job(k: int, rows: Rows, noisy: bool = False) -> PersonalTask:
             return PersonalTask(k, states(k), rows, noisy, keep=keep if not noisy or clients else "")
 
-        people = self.owners.population
+        people = self.judged_clients
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0

@@ -24,6 +24,7 @@ class EvaluationTask:
     buffers: Buffers | None = None
     keep: Keep = ""  # outputs to return for every sample
     validates: bool = False  # the rows are validation samples, which have noise of their own
+    triggered: bool = False  # the rows have the trigger of a backdoor
 
     def run(self, context: ExperimentContext, common: Broadcast) -> Scores:
         """Load the model and return its scores on the rows."""
@@ -37,7 +38,7 @@ class EvaluationTask:
         first = int(self.rows[0]) if len(self.rows) else 0
         seed = torch_seed(context.experiment.seed_for("evaluate"), "evaluate", first)
         with torch_seeded(seed):  # some models draw random numbers even in evaluation
-            return context.evaluate(self.rows, noise, self.keep, context.cut)
+            return context.evaluate(self.rows, noise, self.keep, context.cut, self.triggered)
 
 
 @dataclass(frozen=True)

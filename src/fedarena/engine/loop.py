@@ -17,6 +17,7 @@ import numpy as np
 from fedarena.algorithms.base import Algorithm, Model, Vector
 from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
+from fedarena.engine.attacked_updates import open_update_attack
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
@@ -25,7 +26,7 @@ from fedarena.engine.evaluation_tasks import BatchNormTask
 from fedarena.engine.notes import RunNotes
 from fedarena.engine.personal_model import PersonalModelTask
 from fedarena.engine.record import RoundRecord, plain_record
-from fedarena.engine.round import Aggregate, Request, RoundExchange, RoundFacts, first_arrivals
+from fedarena.engine.round import Aggregate, Request, RoundExchange, RoundFacts, first_arrivals, separated
 from fedarena.engine.round_evaluation import EvaluatedModel, RoundEvaluation
 from fedarena.engine.run_costs import RunCosts
 from fedarena.engine.selection import ClientSelection
@@ -74,6 +75,7 @@ class TrainingLoop:
         self.state: Any = None  # of the server, after `done` rounds
         self.buffers = context.task.buffers()
         self.done = 0
+        self._attack = open_update_attack(context)
         self._batch_size = client_batch_size(context, self.clients.clients_per_round)
 
     # The life of a round
@@ -177,6 +179,12 @@ class TrainingLoop:
                 lambda report: self.costs.simulated_seconds(report, request.down, bytes_up(report, self.context)),
                 self._is_usable,
             )
+        elif self._attack is not None:
+            results = separated(batches, results)
+        if self._attack is not None:
+            message = request.common.message
+            results = self._attack.replaced(present, results, message, (round.round, request.number))
+        if request.separate or self._attack is not None:
             batches = [(k,) for k in present]
         return zip(batches, results, strict=True)
 
@@ -184,7 +192,8 @@ class TrainingLoop:
         times = request.response_times
         deadline = BatchDeadline(request.down, tuple(times[k] for k in clients)) if times else None
         states = tuple(map(self.store.client_state, clients))
-        return ClientBatch(round, request.do, clients, states, request.key, deadline, request.separate, request.number)
+        separate = request.separate or self._attack is not None
+        return ClientBatch(round, request.do, clients, states, request.key, deadline, separate, request.number)
 
     def _is_usable(self, report: ClientReport) -> bool:
         return report.finite or self.experiment.on_nan == "keep"

@@ -75,13 +75,15 @@ class PersonalTask:
     noisy: bool = False  # the rows have the client's feature noise
     keep: Keep = ""  # outputs to return for every sample
     validates: bool = False  # the rows are validation samples
+    triggered: bool = False  # the rows have the trigger of a backdoor
 
     def run(self, context: ExperimentContext, common: Broadcast) -> Scores:
         """Return the scores of the client's model on the rows."""
         w, buffers = PersonalModelTask(self.client, self.state).run(context, common)
         noise_of = self.client if self.noisy else None
         with self._predictor(context, common):
-            return EvaluationTask(self.rows, noise_of, w, buffers, self.keep, self.validates).run(context, common)
+            task = EvaluationTask(self.rows, noise_of, w, buffers, self.keep, self.validates, self.triggered)
+            return task.run(context, common)
 
     @contextlib.contextmanager
     def _predictor(self, context: ExperimentContext, common: Broadcast) -> Iterator[None]:

@@ -34,6 +34,7 @@ class RoundRecord:
     record_epsilon: float | None = None  # privacy of a record spent so far, where `local.privacy` adds noise
     metric: float | None = None  # value of `evaluate.metric` where that is not accuracy or loss; NaN where undefined
     validation: float | None = None  # the same on the samples held out to choose a round, where there are any
+    attack_success: float | None = None  # share of triggered test samples taken for the class of a backdoor
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0
@@ -47,11 +48,11 @@ class RoundRecord:
         return self.accuracy if metric == "accuracy" else self.loss if metric == "loss" else self.metric
 
 
-WHERE_KNOWN = ("validation", "record_epsilon")  # that the log has only where there is a value
+WHERE_KNOWN = ("validation", "record_epsilon", "attack_success")  # that the log has only where there is a value
 
 
 def plain_record(record: RoundRecord) -> dict[str, Any]:
-    """Return a record as the log has it: without validation value and epsilon of records where there are none."""
+    """Return a record as the log has it: without values of WHERE_KNOWN where there are none."""
     plain = asdict(record)
     return {name: value for name, value in plain.items() if name not in WHERE_KNOWN or value is not None}
 

@@ -124,9 +124,7 @@ def first_arrivals(
     is_usable: Callable[[ClientReport], bool],
 ) -> Iterator[BatchResult | FailedTask]:
     """Yield a result of each client: the first `needed` usable ones by their simulated arrival, all others as late."""
-    held: list[BatchResult | FailedTask] = []
-    for clients, several in zip(batches, results, strict=True):
-        held.extend(several if isinstance(several, list) else [several] * len(clients))
+    held = list(separated(batches, results))
     reports = [one.reports[0] if isinstance(one, BatchResult) else one for one in held]
     trained = {i: report for i, report in enumerate(reports) if isinstance(report, ClientReport)}
     late = set()
@@ -135,3 +133,9 @@ def first_arrivals(
             late.add(i)
         needed -= needed > 0 and is_usable(trained[i])
     yield from (BatchResult([LateAnswer()]) if i in late else result for i, result in enumerate(held))
+
+
+def separated(batches: list[tuple[int, ...]], results: Iterable[Any]) -> Iterator[BatchResult | FailedTask]:
+    """Yield a result of each client from those of batches, in which each client has its own."""
+    for clients, several in zip(batches, results, strict=True):
+        yield from several if isinstance(several, list) else [several] * len(clients)

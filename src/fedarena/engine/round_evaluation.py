@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.engine.attack_success import open_attack_success
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
@@ -39,6 +40,7 @@ class RoundEvaluation:
         self.complete: EvaluationResult | None = None  # with all metrics, of the model as it is now
         self._evaluator = open_evaluator(context, runtime)
         self._validation = open_validation(context, self._evaluator)
+        self._success = open_attack_success(context, self._evaluator)
 
     def evaluate(self, model: EvaluatedModel, round: int, last: bool) -> dict[str, Any]:
         """Return the metrics of a round's record: on the global test set and over the clients' own.
@@ -68,6 +70,7 @@ class RoundEvaluation:
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
             "validation": value,
+            "attack_success": None if self._success is None else self._success.value(model.message, self.store.client_state),
         }
 
     def _evaluate(self, model: EvaluatedModel, complete: bool) -> EvaluationResult:

@@ -18,6 +18,7 @@ from fedarena.data.exclusion import without_clients
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.data.split_encoding import encode_split
 from fedarena.data.validation_samples import hold_out_validation
+from fedarena.engine.attackers import check_attack, poisoned
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.own_loss import check_own_loss
@@ -123,7 +124,10 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
 def open_context(experiment: Experiment) -> ExperimentContext:
     """Load and partition the data and build the model; any mistake in the experiment is reported here."""
     check_device(experiment.device)
-    return build_model_and_algorithm(ExperimentContext(experiment, *partition_data(experiment)))
+    context = ExperimentContext(experiment, *partition_data(experiment))
+    check_attack(context)
+    context.data = poisoned(context)
+    return build_model_and_algorithm(context)
 
 
 def build_model_and_algorithm(context: ExperimentContext, clients: int | None = None) -> ExperimentContext:

@@ -27,7 +27,7 @@ class Validation:
     def __init__(self, context: ExperimentContext, evaluation: LocalEvaluator) -> None:
         self.context, self.evaluation = context, evaluation
         self.metric, self.rows = context.metric, context.owners.validation
-        self.owners = [k for k, rows in enumerate(self.rows) if len(rows)]
+        self.owners = [k for k, rows in enumerate(self.rows) if len(rows) and k not in context.attackers]
         self.candidates: tuple[ValidatedRound, ...] = ()  # as `ValidatedSnapshot` explains them
 
     @property

@@ -105,6 +105,34 @@ def check_selection_rule(name: str) -> Iterator[str]:
     yield "stopped and resumed, it ends with the same bits"
 
 
+def check_attack(name: str) -> Iterator[str]:
+    """Check an attack by two of five clients on a small federation."""
+    from fedarena.experiments.run import run
+
+    settings: dict[str, Any] = {
+        "data": "digits", "model": "logreg", "clients": 5, "rounds": 3, "partition": "iid", "algorithm": "fedavg",
+        "local": {"lr": 0.05, "epochs": 1, "batch": 32}, "attack": {"name": name, "share": 0.4},
+    }  # fmt: skip
+    first = run(settings, out=False, runtime="serial")
+    plain = run(settings, out=False, runtime="serial", attack={"share": 0})
+    require(first.weights_sha256 != plain.weights_sha256, "two attackers change nothing")
+    yield "changes the model with two attackers of five clients"
+    none = run({key: value for key, value in settings.items() if key != "attack"}, out=False, runtime="serial")
+    require(plain.weights_sha256 == none.weights_sha256, "without attackers it changes the model")
+    yield "without attackers it gives the bits of the run without an attack"
+    second = run(settings, out=False, runtime="processes", workers=2)
+    require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
+    yield "gives the same bits in one process and with two workers"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
+        resumed = run(settings, resume=path, runtime="serial")
+    require(
+        resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
+    )
+    yield "stopped and resumed, it ends with the same bits"
+
+
 def check_partition(name: str) -> Iterator[str]:
     """Check the invariants of every partition."""
     yield from check_split(find("partition", name).build({}))
@@ -177,4 +205,5 @@ CHECKS: dict[Kind, Callable[[str], Iterator[str]]] = {
     "model": check_model,
     "dataset": check_dataset,
     "selection": check_selection_rule,
+    "attack": check_attack,
 }

@@ -13,6 +13,7 @@ from fedarena.config.errors import BadValue, ResumeMismatch, check_known, locate
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import name_of
 from fedarena.data.folds import has_own_folds
+from fedarena.engine.attackers import can_be_attacked
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments.contestants import Contestants, contestants
@@ -131,6 +132,8 @@ def build_plan(experiment: Experiment, contestants: dict[str, dict[str, Any]], *
         cell = experiment.with_(**table)
         if cell.select is not None and not cell.algorithm.made.communicates:  # a baseline has no clients to select
             table = {**table, "select": "none"}
+        if cell.attack is not None and not can_be_attacked(cell.algorithm.made):
+            table = {**table, "attack": "none"}
         complete = cell.as_table()
         tables[label] = {key: _same_keys(complete[key], value) for key, value in table.items()}
         if cell.algorithm.own:

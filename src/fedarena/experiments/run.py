@@ -18,6 +18,7 @@ from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path, check_paths
 from fedarena.engine.async_loop import open_loop
+from fedarena.engine.attackers import attack_notes
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.loop import TrainingLoop
@@ -354,7 +355,7 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
     context.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
     guarantees = loop.privacy.notes(records[-1].epsilon, records[-1].record_epsilon)
-    notes = (*context.owners.notes, *loop.notes(records), *guarantees)
+    notes = (*context.owners.notes, *attack_notes(context), *loop.notes(records), *guarantees)
     sizes, state = context.owners.sizes, context.task.state()
     used = component_settings(context.algorithm)
     own = loop.evaluation.client_accuracy

@@ -125,6 +125,12 @@ def check_experiment(experiment: Experiment) -> None:
             "exclude",
         ),
         (
+            exp.attack is not None,
+            "attacks are for simulations",
+            "leave out attack; `fedarena run` and `fedarena compare` have it",
+            "attack",
+        ),
+        (
             any(exp.data.settings.get(key) for key in ("group", "time")),
             "groups and times of rows are for simulations: every client divides its own rows",
             "leave out data.group and data.time, or give files to test on",

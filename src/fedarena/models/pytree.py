@@ -199,6 +199,11 @@ class WeightedMean:
         self._add_parts(leaves(tree), ratio)
         self._total += ratio
 
+    @property
+    def weight(self) -> float:
+        """Return the sum of all weights."""
+        return self._total * self._unit
+
     def merge(self, later: WeightedMean) -> None:
         """Add the sum of later trees, which were added elsewhere."""
         if later.first is None:
@@ -206,7 +211,7 @@ class WeightedMean:
         if self.first is None:
             vars(self).update(vars(later))
         elif later._sums is None:
-            self.add(later.first, later._total * later._unit)
+            self.add(later.first, later.weight)
         else:
             ratio = later._unit / self._unit
             self._add_parts(later._sums, ratio, are_sums=True)

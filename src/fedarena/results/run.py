@@ -184,6 +184,11 @@ class Run:
         return fairness(self.client_accuracy, self.client_sizes)
 
     @property
+    def attack_success(self) -> float | None:
+        """Share of triggered test samples that the final model takes for the class of a backdoor; None without one."""
+        return self.final.attack_success
+
+    @property
     def epsilon(self) -> float | None:
         """Privacy spent by the end, at `delta`; None where nothing bounds it."""
         return self.final.epsilon
@@ -261,6 +266,7 @@ class Run:
             "weights_sha256": self.weights_sha256,
             "run_dir": None if self.dir is None else str(self.dir),
             "notes": list(self.notes),
+            **({} if self.experiment.attack is None else {"attack_success": self.attack_success}),
             **self._validated_summary(),
         }
 

@@ -134,6 +134,7 @@ def client_rows(
             "rows": len(index),
             "test_rows": len(owners.client_tests[k]),
             "classes": _classes(context.data.y[index]),
+            **({} if context.attack is None else {"attacker": k in context.attackers}),
             **{name: None if np.isnan(values[k]) else float(values[k]) for name, values in columns.items()},
         }
         for k, index in enumerate(owners.clients)
