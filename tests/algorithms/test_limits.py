@@ -17,7 +17,25 @@ from tests.algorithms.test_fedavg import small_net, weights
 from tests.support.federations import Quadratic, blobs, quadratics
 
 import fedarena as fa
-from fedarena.algorithms import AFL, CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost, QFedAvg
+from fedarena.algorithms import (
+    AFL,
+    Bulyan,
+    CenteredClip,
+    CoLearning,
+    FedAvgM,
+    FedIR,
+    FedNova,
+    FedPAGE,
+    FedProx,
+    FedVC,
+    GeometricMedian,
+    Krum,
+    LoAdaBoost,
+    MultiKrum,
+    NormBound,
+    QFedAvg,
+    TrimmedMean,
+)
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.loadaboost import LoAdaBoostState
 from fedarena.config.errors import BadValue
@@ -103,6 +121,13 @@ MATRIX = {
         Patient(), both={"local": {**EPOCHS, "epochs": 6}}, only_b={"local": {**EPOCHS, "epochs": 3}}
     ),
     "colearning, constant rate and epochs": Row(CoLearning(decay=1.0, epsilon=-1.0)),
+    "trimmed mean without trimming": Row(TrimmedMean(share=0.0), both={"equal": True}, within=1e-6),
+    "multikrum that keeps all": Row(MultiKrum(keep=10), both={"equal": True}, within=1e-6),
+    "multikrum that keeps one": Row(MultiKrum(keep=1), Krum()),
+    "norm bound, no step is long": Row(NormBound(bound=1e12), both={"equal": True}, within=1e-6),
+    "centered clip, a large radius": Row(CenteredClip(radius=1e12), both={"equal": True}, within=1e-6),
+    "bulyan without attackers": Row(Bulyan(attackers=0), both={"equal": True}, within=1e-6),
+    "geometric median of two is their mean": Row(GeometricMedian(), both={"equal": True, "share": 1 / 3}, within=1e-6),
     "fedpage, always a full gradient": Row(
         FedPAGE(p=1.0, server_lr=0.1), "fedsgd", both=EXACT, only_b={"share": 1.0}, within=1e-6
     ),

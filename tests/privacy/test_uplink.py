@@ -14,7 +14,21 @@ from fedarena.algorithms.base import collected
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import components
 
-NEED_EACH = {"median", "trimmed_mean", "krum", "fedfa", "loadaboost", "coop", "cyclic", "fedasync"}
+NEED_EACH = {
+    "median",
+    "trimmed_mean",
+    "krum",
+    "multikrum",
+    "bulyan",
+    "geometric_median",
+    "norm_bound",
+    "centered_clip",
+    "fedfa",
+    "loadaboost",
+    "coop",
+    "cyclic",
+    "fedasync",
+}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from fedarena.algorithms.base import Cohort, Vector
-from fedarena.algorithms.robust import CollectedSteps, RobustAggregation, norms
+from fedarena.algorithms.robust import CollectedSteps, RobustAggregation, norms, shortened
 from fedarena.config.registry import register
 
 
@@ -46,9 +46,7 @@ class CenteredClip(RobustAggregation):
         """v <- v + mean of (Delta_k - v) min(1, radius / |Delta_k - v|), some times."""
         for _ in range(self.iterations):
             away = deltas - v
-            lengths = norms(away)
-            radius = float(np.median(lengths)) if self.radius is None else self.radius
-            factors = np.where(lengths > radius, radius / np.maximum(lengths, radius), 1.0).astype(deltas.dtype)
-            v = v + (factors[:, None] * away).mean(axis=0)
+            radius = float(np.median(norms(away))) if self.radius is None else self.radius
+            v = v + shortened(away, radius).mean(axis=0)
         centre: Vector = np.asarray(v)
         return centre

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from fedarena.algorithms.base import Model, RequestSender, Vector
-from fedarena.algorithms.robust import RobustAggregation, norms
+from fedarena.algorithms.robust import RobustAggregation, norms, shortened
 from fedarena.config.registry import register
 from fedarena.config.seeds import stream
 
@@ -31,9 +31,7 @@ class NormBound(RobustAggregation):
 
     def centre(self, deltas: Vector) -> Vector:
         """Return the mean of Delta_k min(1, bound / |Delta_k|)."""
-        bound, lengths = self.bound_of(deltas), norms(deltas)
-        factors = np.where(lengths > bound, bound / np.maximum(lengths, bound), 1.0).astype(deltas.dtype)
-        mean: Vector = (factors[:, None] * deltas).mean(axis=0)
+        mean: Vector = shortened(deltas, self.bound_of(deltas)).mean(axis=0)
         return mean
 
     def round(self, state: Model, request: RequestSender) -> Any:

@@ -41,3 +41,11 @@ def norms(vectors: Vector) -> Vector:
     """Return the length of each row, in double precision."""
     lengths: Vector = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
     return lengths
+
+
+def shortened(vectors: Vector, limit: float) -> Vector:
+    """Return the rows with those that are longer than `limit` shortened to it; others stay as they are, to the bit."""
+    lengths = norms(vectors)
+    factors = np.divide(limit, lengths, out=np.ones(len(lengths)), where=lengths > limit)
+    cut: Vector = factors.astype(vectors.dtype)[:, None] * vectors
+    return cut

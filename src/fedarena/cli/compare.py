@@ -110,7 +110,7 @@ def compare(
     ] = None,
     sweep: Annotated[
         str | None,
-        typer.Option(help="Compare at each value of a setting of uplink or local.privacy: `uplink.noise=0,0.5,1,2`."),
+        typer.Option(help="Compare at each value of a setting of uplink, local.privacy or attack: `uplink.noise=0,0.5,1,2`."),
     ] = None,
     leave_one_out: Annotated[
         bool,

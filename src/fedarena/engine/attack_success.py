@@ -26,7 +26,8 @@ class AttackSuccess:
         """Return the share of the samples that are predicted as the target; the mean of honest clients' own models."""
         if self.context.has_personal_models:
             jobs: list[Any] = [
-                PersonalTask(k, states(k), self.rows, keep="classes", triggered=True) for k in self.context.judged_clients
+                PersonalTask(k, states(k), self.rows, keep="classes", triggered=True)
+                for k in self.context.judged_clients
             ]
             weights = self.context.owners.sizes[self.context.judged_clients]
         else:

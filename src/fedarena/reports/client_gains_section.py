@@ -156,7 +156,11 @@ def _extreme(order: Sequence[str]) -> list[str]:
 
 
 def _interval_chart(
-    result: Comparison, listed: Sequence[Found], summarize: Callable[[Comparison, Found], str], x_label: str, rope: float
+    result: Comparison,
+    listed: Sequence[Found],
+    summarize: Callable[[Comparison, Found], str],
+    x_label: str,
+    rope: float,
 ) -> list[Any]:
     """Return the chart of clients, a row each, that have an interval; nothing where none has."""
     rows: dict[str, list[CredibleInterval]] = {}

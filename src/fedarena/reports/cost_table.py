@@ -83,6 +83,7 @@ def tables(data: ReportData) -> tuple[list[TableColumn], list[TableColumn]]:
         TableColumn(own, "of pooled", "of pooled", *value("relative_accuracy", format_percent), max),
         TableColumn(own, "worst tenth", "worst tenth", *value("client_worst", format_percent), max),
         TableColumn(own, "deviation", "deviation over clients", *value("client_std", lambda v: f"{100 * v:.1f}"), min),
+        TableColumn(whole, "attack success", "attack success", *value("attack_success", format_percent), min),
         TableColumn(whole, "uploads", "uploads", *value("uploads", count)),
         TableColumn(whole, "sent", "sent", *value("bytes", format_size)),
         TableColumn(whole, "epsilon", "epsilon", *guarantee("epsilon"), min),

@@ -33,6 +33,7 @@ SECTIONS: dict[str, tuple[str, Callable[[ReportData], Markup]]] = {
     "question": ("What was compared", sections.question),
     "sure": ("How sure is that?", sections.posteriors),
     "tradeoff": ("What privacy and bytes cost", sections.tradeoff),
+    "attackers": ("What attackers cost", sections.attackers),
     "curves": ("Learning curves", sections.curves),
     "costs": ("Results and costs", costs),
     "metrics": ("Metrics", metrics),
@@ -99,7 +100,9 @@ def render(data: ReportData) -> str:
     return render_page(data.title, data.subtitle, SECTIONS, data)
 
 
-def render_page(title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any) -> str:
+def render_page(
+    title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any
+) -> str:
     """Return the HTML file of a report; each section has an id, a heading and the function that makes its body."""
     made = [Section(id, heading, make(data)) for id, (heading, make) in sections.items()]
     return render_template(

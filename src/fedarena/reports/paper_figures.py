@@ -16,7 +16,7 @@ from fedarena.reports.curves import Axis
 from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_plots import COLOURS
-from fedarena.results.tradeoff_points import TradeoffPoint, by_algorithm, levels, points
+from fedarena.results.tradeoff_points import TradeoffPoint, axis_name, by_algorithm, is_of_attack, levels, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Format = Literal["pdf", "png"]
 
+LETTERS, HANDLE = 13, 9  # of a legend: letters in an inch, and the width of a line's picture in letters
 MARKERS = "os^DPvXp"
 BETTER, EQUAL, WORSE, QUIET = "#0b6bb0", "#7d868e", "#bf4f0b", "#5c6670"
 LOOK: Any = {
@@ -239,6 +240,8 @@ def draw_clients(data: ReportData) -> Figure:
 def draw_tradeoff(result: Comparison) -> Figure:
     """Draw accuracy against epsilon, where noise bounds it, and against the bytes that clients send."""
     found = points(result)
+    if is_of_attack(result):
+        return _draw_attackers(result)
     is_private = any(point.epsilon is not None for point in found)
     figure = new_figure(7.5 if is_private else 4.2, 3.4)
     panels = figure.subplots(1, 1 + is_private, sharey=True, squeeze=False)[0]
@@ -257,14 +260,42 @@ def draw_tradeoff(result: Comparison) -> Figure:
     _tradeoff_panel(panels[-1], result, "" if is_private else name, lambda point: point.bytes_up / 1e6)
     panels[-1].set(xlabel="megabytes sent up", xlim=(0, None))
     panels[0].set(ylabel="final accuracy")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    _legend_below(figure, panels[0])
     return figure
 
 
-def _tradeoff_panel(ax: Axes, result: Comparison, name: str, cost: Callable[[TradeoffPoint], float]) -> None:
+def _draw_attackers(result: Comparison) -> Figure:
+    """Draw accuracy, and the success of a backdoor, against the swept setting of an attack."""
+    has_success = any(point.attack_success is not None for point in points(result))
+    figure = new_figure(7.5 if has_success else 4.6, 3.6)
+    panels = figure.subplots(1, 1 + has_success, squeeze=False)[0]
+    _tradeoff_panel(panels[0], result, "", lambda point: point.value)
+    panels[0].set(ylabel="final accuracy", xlabel=axis_name(result))
+    if has_success:
+        _tradeoff_panel(panels[1], result, "", lambda point: point.value, lambda point: point.success)
+        panels[1].set(ylabel="attack success", xlabel=axis_name(result), ylim=(-0.03, 1.03))
+    for panel in panels:
+        panel.set_xticks(result.plan.sweep["values"])
+    _legend_below(figure, panels[0])
+    return figure
+
+
+def _legend_below(figure: Figure, panel: Axes) -> None:
+    """Draw the legend below the panels, in as many columns as the width has room for."""
+    handles, labels = panel.get_legend_handles_labels()
+    room = int(LETTERS * figure.get_figwidth() / (max(map(len, labels)) + HANDLE))
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(min(4, room, len(labels)), 1), frameon=False)
+
+
+def _tradeoff_panel(
+    ax: Axes,
+    result: Comparison,
+    name: str,
+    cost: Callable[[TradeoffPoint], float],
+    shown: Callable[[TradeoffPoint], TradeoffPoint] | None = None,
+) -> None:
     for k, (label, line) in enumerate(by_algorithm(points(result)).items()):
-        line = sorted(line, key=cost)
+        line = sorted(line if shown is None else map(shown, line), key=cost)
         x, y, sd = [cost(p) for p in line], [p.accuracy for p in line], [p.sd for p in line]
         look: Any = {**line_style(k), "ls": "-"}
         width = max(2.4 - 0.5 * k, 0.8)  # lines that coincide can all be seen
@@ -272,7 +303,7 @@ def _tradeoff_panel(ax: Axes, result: Comparison, name: str, cost: Callable[[Tra
         for point, at in zip(line, x, strict=True) if name else ():
             place: Any = {"xytext": (4, 4), "textcoords": "offset points"}
             ax.annotate(f"{name} {point.value}", (at, point.accuracy), size=6, color=QUIET, **place)
-    for label, level in levels(result).items():
+    for label, level in levels(result).items() if shown is None else ():
         ax.axhline(level, color=QUIET, lw=1.0, ls="--", label=label)
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)

@@ -27,7 +27,7 @@ from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, budget, describe, in_words
 from fedarena.reports.templating import macros, render
 from fedarena.results.comparison import Comparison
-from fedarena.results.tradeoff_points import by_algorithm, levels, points
+from fedarena.results.tradeoff_points import axis_name, by_algorithm, is_of_attack, levels, points
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 MANY_SPLITS = 20  # from which a row for each split would make the picture too long
@@ -84,7 +84,11 @@ def _data(data: ReportData) -> str:
         return name
     dataset, partition = data.partitioned_data
     held = f"{int(partition.sizes.sum()):,} training samples and {len(partition.test):,} test samples in a split"
-    what = {"regression": "a number to predict", "survival": "times to an event", "multilabel": f"{dataset.classes} labels"}
+    what = {
+        "regression": "a number to predict",
+        "survival": "times to an event",
+        "multilabel": f"{dataset.classes} labels",
+    }
     labels = what.get(dataset.task, f"{dataset.classes} classes" if dataset.classes else "")
     return f"{name}: {labels}{', ' * bool(labels)}{held}"
 
@@ -202,7 +206,7 @@ def posteriors(data: ReportData) -> Markup:
 def tradeoff(data: ReportData) -> Markup:
     """Return accuracy against epsilon and bytes, of a sweep."""
     found = points(data.result)
-    if not found:
+    if not found or is_of_attack(data.result):
         return Markup()
     lines, references = by_algorithm(found), levels(data.result)
     keys = [Series(label, index=k) for k, label in enumerate(lines)]
@@ -219,6 +223,28 @@ def tradeoff(data: ReportData) -> Markup:
             f" Epsilon bounds what {_bounded(data)}; the scale is logarithmic, and what has no noise has no bound."
         )
     return macros.figure([epsilon, size] if is_private else [size], caption, keys)
+
+
+def attackers(data: ReportData) -> Markup:
+    """Return accuracy, and the success of a backdoor, against the swept setting of an attack."""
+    found = points(data.result)
+    if not found or not is_of_attack(data.result):
+        return Markup()
+    lines, references = by_algorithm(found), levels(data.result)
+    keys = [Series(label, index=k) for k, label in enumerate(lines)]
+    keys += [Series(label, aside=True) for label in references]
+    x_label = axis_name(data.result)
+    charts = [TradeoffChart(lines, references, x_label, lambda p: p.value, has_values=False)]
+    caption = f"Final accuracy on the common test samples, the mean over splits, over the {x_label}."
+    if any(point.attack_success is not None for point in found):
+        success = {label: [point.success for point in line] for label, line in lines.items()}
+        charts.append(
+            TradeoffChart(success, {}, x_label, lambda p: p.value, has_values=False, y_label="attack success")
+        )
+        caption += (
+            " Attack success is the share of triggered test samples that are taken for the class of the attackers."
+        )
+    return macros.figure(charts, caption + " Thin bars are one standard deviation over splits.", keys)
 
 
 def _bounded(data: ReportData) -> str:
@@ -290,7 +316,9 @@ def clients(data: ReportData) -> Markup:
     """Return how evenly the final models serve the clients."""
     strips = []
     for label in data.all_labels:
-        own = np.concatenate([run.client_accuracy for run in data.result.runs[label] if run.has_classes] or [np.empty(0)])
+        own = np.concatenate(
+            [run.client_accuracy for run in data.result.runs[label] if run.has_classes] or [np.empty(0)]
+        )
         strips.append(data.key(label, own[~np.isnan(own)].tolist()))
     strips = [strip for strip in strips if strip.y]
     if not strips:

@@ -120,6 +120,7 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
     chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
     loss = f"; loss: expected distance to the best{unit}" if "loss" in shown else ""
     worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
+    attack = "attack: percent of triggered test samples taken for the class of the backdoor.\n" if "attack" in shown else ""
     is_empty = any(r["empty_promises"] for r in comparison.rows())
     limits = f"epsilon is above {LARGEST_EPSILON:g}, or delta above {LARGEST_DELTA:g} or 1 / n"
     empty = f"!: promises nothing, because {limits}.\n" if is_empty else ""
@@ -132,7 +133,7 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
         f"standard deviation.\nP(best): probability of being the best{loss}.\n"
         f"common, own: final score on the common and on clients' own test samples{worst}.\n"
         f"{to_target}: median to reach {scoring.shown(comparison.target, 0)} on the common "
-        f"test samples{origin}; - if most runs did not.\n{empty}"
+        f"test samples{origin}; - if most runs did not.\n{attack}{empty}"
     )
 
 
@@ -211,6 +212,8 @@ def _costs(comparison: Comparison, width: int) -> Table:
     for key, name in reversed(GUARANTEES.items()):
         if any(r[key] is not None for r in rows):
             columns = {name: [_number(r[key], 1, 2) + EMPTY * (key in r["empty_promises"]) for r in rows], **columns}
+    if any(r["attack_success"] is not None for r in rows):
+        columns = {"attack": [_number(r["attack_success"], 100) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
     for least in ("time", "worst", "loss", "sent"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:

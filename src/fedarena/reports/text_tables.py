@@ -66,7 +66,9 @@ def _duels(data: ReportData) -> Cells:
     for row in data.ranked:
         cells = [duels.get((row, column)) for column in data.ranked]
         texts = [
-            "" if d is None else f"{d.verdict} ({', '.join(map(format_probability, (d.p_better, d.p_equal, d.p_worse)))})"
+            ""
+            if d is None
+            else f"{d.verdict} ({', '.join(map(format_probability, (d.p_better, d.p_equal, d.p_worse)))})"
             for d in cells
         ]
         lines.append([row, *texts])

@@ -92,6 +92,7 @@ def algorithm_row(result: Comparison, label: str) -> dict[str, Any]:
         "bytes_up": _mean([record.bytes_up for record in last]),
         "epsilon": _mean([run.epsilon for run in runs]),
         "record_epsilon": _mean([run.record_epsilon for run in runs]),
+        "attack_success": _mean([run.attack_success for run in runs]),
         "empty_promises": sorted(set().union(*map(empty_promises, runs))),
         "clock": _mean([record.clock for record in last]),
         "wall_seconds": _mean([record.wall_seconds for record in last]),

@@ -1,4 +1,4 @@
-"""Accuracy against privacy and against bytes: the chart of a sweep."""
+"""Accuracy against privacy, bytes or attackers: the chart of a sweep."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class TradeoffChart:
     cost: Cost
     is_log: bool = False
     has_values: bool = True  # the values of the sweep stand beside their marks
+    y_label: str = "final accuracy"
 
     def __call__(self, width: float) -> Markup:
         """Draw the chart in this width."""
@@ -50,14 +51,14 @@ class TradeoffChart:
         x = self._scale(costs, right - BESIDE * unbounded)
         heights = [v for p in found for v in (p.accuracy - p.sd, p.accuracy + p.sd)] + list(self.levels.values())
         y = AxisScale(*widen_to_ticks(min(heights), max(heights)), HEIGHT - 42, 26)
-        body = y_axis(y, LEFT, right, "final accuracy", format_share)
+        body = y_axis(y, LEFT, right, self.y_label, format_share)
         body += [*x_axis(x, y.start, self.x_label, format_number), line(x.end, y.start, right, y.start, "axis")]
         if unbounded:
             body.append(text(right - 20, y.start + 18, "no bound", "tick", "middle"))
         body += [line(LEFT, y(level), right, y(level), "line level aside") for level in self.levels.values()]
         for index, points in enumerate(self.lines.values()):
             body += self._line(index, points, x, y, right - 20)
-        return picture(width, HEIGHT, f"final accuracy over {self.x_label}", body)
+        return picture(width, HEIGHT, f"{self.y_label} over {self.x_label}", body)
 
     def _scale(self, costs: Sequence[float], end: float) -> AxisScale:
         """Return the scale of the cost; a single value stands in the middle of a logarithmic one."""
