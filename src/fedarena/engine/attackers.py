@@ -49,7 +49,7 @@ def can_be_attacked(algorithm: Algorithm) -> bool:
 
 
 def poisoned(context: ExperimentContext) -> Dataset:
-    """Return the data with the samples of attackers as these train on them; nobody else has or is tested on these rows."""
+    """Return the data with the samples of attackers as these train on them; no other client has these rows, and no test has them."""
     data, attack = context.data, context.attack
     if attack is None or not context.attackers:
         return data
