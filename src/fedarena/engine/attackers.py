@@ -49,7 +49,7 @@ def can_be_attacked(algorithm: Algorithm) -> bool:
 
 
 def poisoned(context: ExperimentContext) -> Dataset:
-    """Return the data with the samples of attackers as these train on them; no other client has these rows, and no test has them."""
+    """Return the data with the training samples of attackers as these change them; all other samples stay as they are."""
     data, attack = context.data, context.attack
     if attack is None or not context.attackers:
         return data
