@@ -135,7 +135,7 @@ def test_who_sends_nothing_takes_part_once() -> None:
     ("text", "message"),
     [
         ("uplink.nois=1,2", "did you mean 'noise'"),
-        ("local.lr=1,2", "not a key of uplink or local.privacy"),
+        ("local.lr=1,2", "not a key of uplink, local.privacy or attack"),
         ("uplink.noise=1", "two or more"),
         ("uplink.noise=1,1", "each once"),
         ("uplink.noise", "two or more"),
