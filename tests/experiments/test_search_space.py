@@ -160,6 +160,7 @@ def test_every_algorithm_has_a_space_whose_corners_it_accepts(name: str) -> None
     experiment = Experiment.make("digits", algorithm=name, model="logreg")
     space = own_space(experiment)
     assert ("local.lr" in space.keys) != (name == "fsvrg")  # its step is h / n_k
+    assert len(space.keys) == 2  # equal trials are worth the same in spaces of equal size
     space.check(experiment)
     for end in (0, -1):
         open_context(experiment.with_(**{key: dimension.ends[end] for key, dimension in space.keys.items()}))

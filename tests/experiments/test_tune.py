@@ -88,10 +88,11 @@ def test_the_same_luck_for_the_same_key() -> None:
 
 
 def test_what_was_said_stays() -> None:
-    entered = ["fedavg", "fedprox:mu=0.3", "slow=fedavg:local.lr=0.01", "fedavgm:beta=0.5"]
+    fixed = "fedavg:local.lr=0.01,server_lr=1.0"
+    entered = ["fedavg", "fedprox:mu=0.3", f"slow={fixed}", "fedavgm:beta=0.5"]
     chosen = plan(rows(), entered, 5).tuning["spaces"]
     assert {label: list(space) for label, space in chosen.items()} == {
-        "fedavg": ["local.lr"],
+        "fedavg": ["local.lr", "algorithm.server_lr"],
         "fedprox:mu=0.3": ["local.lr"],
         "slow": [],
         "fedavgm:beta=0.5": ["local.lr"],
@@ -99,7 +100,7 @@ def test_what_was_said_stays() -> None:
     objects = plan(rows(), [fa.FedProx(mu=0.3), fa.FedAvgM()], 5).tuning["spaces"]
     assert [list(space) for space in objects.values()] == [["local.lr"], ["local.lr", "algorithm.beta"]]
     with pytest.raises(FedarenaError, match="nothing is left to tune"):
-        plan(rows(), ["a=fedavg:local.lr=0.01", "b=fedavg:local.lr=0.1"], 5)
+        plan(rows(), [f"a={fixed}", "b=fedavg:local.lr=0.1,server_lr=1.0"], 5)
 
 
 def test_spaces_of_ones_own() -> None:
@@ -110,7 +111,7 @@ def test_spaces_of_ones_own() -> None:
     assert {label: list(space) for label, space in chosen.items()} == {
         "fedprox": ["algorithm.mu"],
         "mine": ["local.epochs"],
-        "fedavg": ["local.lr"],
+        "fedavg": ["local.lr", "algorithm.server_lr"],
     }
     with pytest.raises(FedarenaError, match="did you mean 'fedprox'"):
         plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedporx": {"algorithm.mu": {"choices": [0.1]}}})
