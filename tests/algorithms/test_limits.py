@@ -26,14 +26,17 @@ from fedarena.algorithms import (
     FedIR,
     FedNova,
     FedPAGE,
+    FedPer,
     FedProx,
     FedVC,
+    FineTune,
     GeometricMedian,
     Krum,
     LoAdaBoost,
     MultiKrum,
     NormBound,
     QFedAvg,
+    Scaffold,
     TrimmedMean,
 )
 from fedarena.algorithms.base import Cohort
@@ -103,6 +106,11 @@ class Uniform(FedVC):
 
 EPOCHS: dict[str, Any] = {"lr": 0.05, "batch": 8}
 MATRIX = {
+    "fedper without own layers": Row(FedPer(own=())),
+    "fedper without own layers, heavy": Row(FedPer(own=()), both=HEAVY),
+    "fedbn without norm layers": Row("fedbn"),
+    "finetune": Row(FineTune(epochs=2)),
+    "finetune around scaffold": Row(FineTune(base=Scaffold(), steps=3), "scaffold"),
     "fedprox without a spring": Row(FedProx(mu=0.0)),
     "fedprox without a spring, heavy": Row(FedProx(mu=0.0), both=HEAVY),
     "fedavgm without momentum": Row(FedAvgM(beta=0.0)),
@@ -199,9 +207,10 @@ def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> 
         runtime.silent = record.round >= 2
         believed.append(parts(loop.state))
         memories = [loop.store.client_state(k) for k in loop.clients.population]
-        remembered.append([[] if m is None else parts((m.kept, m.momentum)) for m in memories])
+        remembered.append([[] if m is None else parts((m.kept, m.momentum, m.own)) for m in memories])
         answered.append(record.answered)
-    assert believed[0] != believed[1] or name == "local"
+    nothing_shared = name == "local" or (name in ("fedper", "fedrep") and on == "quadratics")  # which have one layer
+    assert believed[0] != believed[1] or nothing_shared
     assert believed[1] == believed[2] == believed[3]
     assert remembered[1] == remembered[2] == remembered[3]
     assert answered[2:] == [0, 0]

@@ -94,7 +94,8 @@ def test_every_algorithm_beats_the_trivial_predictor_or_refuses_by_name(algorith
         return
     run = fa.run(MadeTask(task), algorithm=algorithm, **settings)
     metric, trivial = TRIVIAL[task]
-    assert run.metrics[metric] > trivial + 0.05, run.metrics
+    measured = run.metrics or run.own_metrics  # without a complete common model
+    assert measured[metric] > trivial + 0.05, measured
 
 
 @pytest.mark.slow

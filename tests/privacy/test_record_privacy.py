@@ -280,6 +280,7 @@ REFUSED = {
     "fedfa": "the training accuracy of each client",
     "fedir": "the class counts of each client",
     "fedvc": "drawn before its training",
+    "finetune": "a training at every evaluation",
 }
 
 

@@ -22,9 +22,12 @@ from fedarena.algorithms.fedfa import FedFA
 from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedarena.algorithms.fedpage import FedPAGE
+from fedarena.algorithms.fedper import FedBN, FedPer
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx
+from fedarena.algorithms.fedrep import FedRep
 from fedarena.algorithms.fedsgd import FedSGD
+from fedarena.algorithms.finetune import FineTune
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.geometric_median import GeometricMedian
 from fedarena.algorithms.krum import Krum, MultiKrum
@@ -53,16 +56,20 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedBuff",
     "FedDyn",
     "FedFA",
     "FedIR",
     "FedNova",
     "FedPAGE",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "FedSGD",
     "FedVC",
     "FedYogi",
+    "FineTune",
     "GeometricMedian",
     "Krum",
     "LiteralFedAvg",

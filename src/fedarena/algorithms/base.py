@@ -141,12 +141,14 @@ class Work(TorchWork, Protocol):
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
+        only: Literal["own", "shared"] | None = None,
         loss: Callable[[Any, Any, Any], Any] | None = None,
     ) -> Outcome:
         """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
         Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
         batches, and `steps` takes the place of epochs. `pace` scales the rate by (epoch, share of all steps done).
+        `only` trains one part of a model with `own_layers`; the other and its BatchNorm statistics do not move by a bit.
         `loss(module, batch, context)` replaces the loss of the model: it returns the mean over a batch as a torch tensor;
         `engine/own_loss.py` has the types of its arguments.
         """
@@ -225,6 +227,15 @@ class Algorithm(SelectsVariant):
     in_turn: ClassVar[bool] = False  # each exchange of a round is with one client
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
     beyond_steps: ClassVar[str] = ""  # what clients compute from samples besides SGD steps: local.privacy refuses it
+
+    @property
+    def own_layers(self) -> tuple[str, ...] | None:
+        """Return the layers of the model that belong to each client and never leave it; None where it shares all.
+
+        The server's `w`, its messages and the updates then have the other entries alone: the engine joins both parts
+        while a client trains (`engine/own_parts.py`, with the forms that a layer may have).
+        """
+        return None
 
     @property
     def straggler_settings(self) -> tuple[float, int]:

@@ -46,7 +46,9 @@ class BatchedTraining:
         local, task = context.experiment.local, context.task
         whole = context.last_batch != "drop"  # otherwise an epoch ends before its order does
         plain = not (local.momentum or local.decay or task.has_buffers or task.has_dropout) and local.shuffle and whole
-        plain = plain and local.steps is None  # which continue where the client's last round ended
+        plain = (
+            plain and context.parts is None and local.steps is None
+        )  # which continue where the client's last round ended
         compiled = solver.can_be_compiled(task, local, None) and context.source is not None
         return (
             plain

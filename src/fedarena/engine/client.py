@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fedarena.engine.client_module import ClientModule
 from fedarena.engine.client_samples import ClientSamples
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.own_loss import Loss, OwnLoss, training_by
+from fedarena.engine.own_parts import OwnParts
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
 
@@ -49,11 +50,24 @@ class ClientState:
     steps: int = 0  # optimizer steps made so far
     start: Broadcast | None = None  # the model it trains from, where clients do not all get the same
     residual: dict[str, list[Any]] | None = None  # what compression left out of its updates (privacy/uplink.py)
+    own: Vector | None = None  # its own weights, where the rest of the model is shared (engine/own_parts.py)
+
+    def own_weights(self, parts: OwnParts) -> Vector:
+        """Return the client's own weights, before its first round the initial ones."""
+        return parts.initial if self.own is None else self.own
+
+    def complete_weights(self, parts: OwnParts | None, shared: Vector | None) -> Vector | None:
+        """Return the server's weights joined with the client's own, where it has any."""
+        return shared if parts is None or shared is None else parts.join(shared, self.own_weights(parts))
+
+    def complete_buffers(self, parts: OwnParts | None, shared: Buffers) -> Buffers:
+        """Return the buffers of the client: its own where it has any, else the server's."""
+        return (self.buffers or shared) if parts is None else parts.join_buffers(shared, self.buffers)
 
     @property
     def holds_anything(self) -> bool:
         """Return whether the state holds anything that the next round needs."""
-        parts = (self.kept, self.momentum, self.buffers, self.start, self.residual)
+        parts = (self.kept, self.momentum, self.buffers, self.start, self.own, self.residual)
         return self.steps > 0 or any(part is not None for part in parts)
 
 
@@ -198,11 +212,12 @@ class ClientWork(ClientModule, ClientSamples):
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
+        only: Literal["own", "shared"] | None = None,
         loss: Loss | None = None,
     ) -> Outcome:
         """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
         is_whole = epochs is None and steps is None and self._amount == self._usual_amount  # no straggler
-        as_usual = is_whole and lr is None and batch is None and pace is None and loss is None
+        as_usual = is_whole and lr is None and batch is None and pace is None and loss is None and only is None
         if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
@@ -220,12 +235,14 @@ class ClientWork(ClientModule, ClientSamples):
                 return np.full(count, self.local.lr if lr is None else lr)
             return np.array([rate(first + j) for j in range(count)])
 
+        before = self.task.buffers()
+        frozen = None if self.context.parts is None or only is None else self.context.parts.weights ^ (only == "own")
         if self.local.privacy is not None:
             if batch is not None or loss is not None:
                 private_steps.refuse(self, "a batch size or a loss of its own")
             counts = [sum(len(part.sizes) for part in passes) for passes in plan]
-            out = private_steps.train(self, w, counts, rate, adjust, self._start_momentum(), self._gather)
-        elif loss is None and solver.can_be_compiled(self.task, self.local, adjust):
+            out = private_steps.train(self, w, counts, rate, adjust, self._start_momentum(), self._gather, frozen)
+        elif loss is None and frozen is None and solver.can_be_compiled(self.task, self.local, adjust):
             stretches = (chain.from_iterable(map(self._stretches, passes)) for passes in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
@@ -233,7 +250,9 @@ class ClientWork(ClientModule, ClientSamples):
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
             with training_by(self._own_loss(loss, w), self.task, anchor, weighted=self.context.data.weight is not None):
-                out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
+                out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made, frozen)
+        if frozen is not None and self.context.parts is not None and only is not None:
+            self.task.load_buffers(self.context.parts.changed_buffers(before, self.task.buffers(), only))
         return self._count(out, sum(batches))
 
     def _plan(self, sizes: list[int], epochs: float | None, steps: int | None) -> list[list[BatchPass]]:

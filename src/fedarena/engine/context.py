@@ -28,13 +28,14 @@ from fedarena.data.exclusion import client_names
 from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
+from fedarena.engine.own_parts import OwnParts, find_own_parts
 from fedarena.engine.solver import can_be_compiled
 from fedarena.engine.stopping import participants
 from fedarena.models.building import build
 from fedarena.models.compiled import KernelRows
 from fedarena.models.losses import find_loss
 from fedarena.models.private_task import PrivateTask
-from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor
+from fedarena.models.task import Buffers, Cut, Keep, Scores, Task, as_tensor
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
 from fedarena.selection_rules.base import SelectionRule
@@ -153,31 +154,54 @@ class ExperimentContext:
         """Return the largest number of training rows of a client."""
         return float(self.partition.sizes.max())
 
-    @property
+    @cached_property
+    def parts(self) -> OwnParts | None:
+        """Return the own and the shared part of the model; None where clients share all of it."""
+        layers = self.algorithm.own_layers
+        return None if layers is None else find_own_parts(self.task, layers, self.experiment.bn_buffers == "local")
+
+    @cached_property
     def initial(self) -> Vector:
         """Return w_0, the initial weights of the server."""
-        return self.task.initial
+        return self.task.initial if self.parts is None else self.parts.shared(self.task.initial)
+
+    @property
+    def initial_buffers(self) -> Buffers:
+        """Return the initial buffers of the server, as the model has them now."""
+        buffers = self.task.buffers()
+        return buffers if self.parts is None else self.parts.shared_buffers(buffers)
+
+    def load_server_model(self, w: Vector, buffers: Buffers) -> None:
+        """Load the server's weights and buffers, beside the initial ones of layers that are clients' own."""
+        parts = self.parts
+        self.task.load(w if parts is None else parts.join(w, parts.initial))
+        self.task.load_buffers(buffers if parts is None else parts.join_buffers(buffers, None))
+
+    @property
+    def is_personal(self) -> bool:
+        """Return whether the algorithm gives clients models of their own, also after its layers are known."""
+        return self.algorithm.personal and (self.algorithm.own_layers is None or self.parts is not None)
 
     @property
     def buffer_policy(self) -> str:
         """Return the policy for BatchNorm statistics: one set for pooled rows, else by setting.
 
-        They are local for personal models, unless the server has a complete model beside these.
+        They are local for personal models, unless the server has a complete model, or a part of one, beside these.
         """
         if self.algorithm.pooled:
             return "average"
-        alone = self.algorithm.personal and self.common_score != "shared"
+        alone = self.is_personal and self.common_score != "shared" and self.parts is None
         return "local" if alone else self.experiment.bn_buffers
 
     @property
     def common_score(self) -> Literal["shared", "mean", "none"]:
         """Return what the score on common test samples is of where clients have models of their own (see Algorithm)."""
-        return self.algorithm.common_score if self.algorithm.personal else "mean"
+        return self.algorithm.common_score if self.is_personal else "mean"
 
     @property
     def has_personal_models(self) -> bool:
         """Return whether clients have models of their own, in weights or in BatchNorm statistics."""
-        return self.algorithm.personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
+        return self.is_personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
 
     @property
     def is_augmented(self) -> bool:

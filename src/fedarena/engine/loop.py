@@ -73,7 +73,7 @@ class TrainingLoop:
         self.evaluation = RoundEvaluation(context, runtime, store, self.run_notes)
         self.rule = StopRule(self.experiment, self.algorithm, self.clients.participants, context.metric)
         self.state: Any = None  # of the server, after `done` rounds
-        self.buffers = context.task.buffers()
+        self.buffers = context.initial_buffers
         self.done = 0
         self._attack = open_update_attack(context)
         self._batch_size = client_batch_size(context, self.clients.clients_per_round)
@@ -336,7 +336,7 @@ class TrainingLoop:
 
     def _evaluated_model(self, state: Any) -> EvaluatedModel:
         common = Broadcast(Model(state.w), self.buffers)
-        personal = self.algorithm.personal
+        personal = self.context.is_personal
         return EvaluatedModel(common, Broadcast(self.algorithm.broadcast(state), self.buffers) if personal else common)
 
     # The result
@@ -380,7 +380,7 @@ class TrainingLoop:
         """Yield everything that was learned: the server's weights and buffers, and personal models of clients."""
         yield self.state.w
         yield self.buffers.values
-        if self.algorithm.learns_own_models:
+        if self.algorithm.learns_own_models and self.context.is_personal:
             for client in self.clients.population:
                 states = leaves(self.store.client_state(client))
                 yield from (leaf for leaf in states if isinstance(leaf, np.ndarray))

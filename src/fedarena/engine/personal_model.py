@@ -14,6 +14,7 @@ from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientCannotTrain, ClientState, ClientWork
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import EvaluationTask
+from fedarena.engine.partial_work import PartialWork
 from fedarena.engine.tasks import initial_client_state
 from fedarena.models.task import Buffers, Keep, Scores, torch_seeded
 
@@ -45,24 +46,25 @@ class PersonalModelTask:
     def run(self, context: ExperimentContext, common: Broadcast) -> tuple[Vector, Buffers]:
         """Ask the algorithm for the client's model; one whose samples are too few to train keeps the server's."""
         task, state = context.task, self.state or initial_client_state(context)
-        buffers = state.buffers or common.buffers
-        if not context.algorithm.personal:
+        parts, buffers = context.parts, state.complete_buffers(context.parts, common.buffers)
+        if not context.is_personal:
             return common.message.w, buffers
         task.load_buffers(buffers)
         task.class_weights = task.sample_weights = None
-        start = getattr(common.message, "w", None)
+        start = state.complete_weights(parts, getattr(common.message, "w", None))
         work = EvaluationWork(context, self.client, state, start)
+        partial = None if parts is None else PartialWork(work, parts, state.own_weights(parts))
         seed = torch_seed(context.experiment.seed_for("personal"), "personal", self.client)
         try:
             with torch_seeded(seed):
-                w = context.algorithm.personal_model(common.message, state.kept, work)
+                w = context.algorithm.personal_model(common.message, state.kept, partial or work)
         except ClientCannotTrain:
             if start is None:
                 raise
             return start, buffers
         finally:
             task.class_weights = task.sample_weights = None
-        return w, task.buffers()
+        return w if parts is None or partial is None else parts.join(w, partial.own), task.buffers()
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class PersonalTask:
     def _predictor(self, context: ExperimentContext, common: Broadcast) -> Iterator[None]:
         """Let the model predict as the algorithm says, inside the block."""
         state = self.state or initial_client_state(context)
-        if context.algorithm.personal:
+        if context.is_personal:
             context.task.predictor = context.algorithm.predictor(common.message, state.kept)
         try:
             yield

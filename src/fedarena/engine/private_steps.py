@@ -35,6 +35,7 @@ def train(
     adjust: Adjust,
     momentum: Tensor | None,
     gather: Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]],
+    frozen: NDArray[np.bool_] | None = None,
 ) -> Outcome:
     """Run DP-SGD from `w` over samples that `gather` returns.
 
@@ -51,7 +52,7 @@ def train(
             yield gather(np.flatnonzero(batches.random(work.rows) < expected / work.rows))
 
     epochs = map(epoch, counts)
-    return solver.train(work.context.private_task, w, epochs, rate, work.local, adjust, momentum)
+    return solver.train(work.context.private_task, w, epochs, rate, work.local, adjust, momentum, frozen=frozen)
 
 
 def refuse(work: ClientWork, what: str) -> None:

@@ -161,6 +161,12 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
             remedy='set bn_buffers = "average", "local" or "server"',
             where="bn_buffers",
         )
+    if context.parts is not None and context.task.has_batchnorm and context.buffer_policy == "recompute":
+        raise BadValue(
+            f"{experiment.algorithm.name} has layers of each client's own, without which statistics cannot be recomputed",
+            remedy='set bn_buffers = "average", "local" or "server"',
+            where="bn_buffers",
+        )
     if experiment.uplink != "plain" and context.algorithm.needs != "mean":
         raise BadValue(
             f"{experiment.algorithm.name} must see {context.algorithm.needs} by itself, "

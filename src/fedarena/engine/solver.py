@@ -84,7 +84,13 @@ class UnitSolver:
 
 
 def make_step(
-    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None, anchor: Task | None = None, made: int = 0
+    task: Task,
+    local: Local,
+    adjust: Adjust,
+    momentum: Tensor | None,
+    anchor: Task | None = None,
+    made: int = 0,
+    frozen: Tensor | None = None,
 ) -> Callable[[Tensor, Tensor, float], float]:
     """Return one optimizer step as a function of (x, y, lr), with only the operations that the settings need.
 
@@ -100,8 +106,8 @@ def make_step(
             )
         assert anchor is not None, "an anchor needs a second model"
         return _anchored_step(task, local, adjust, momentum, anchor)
-    if callable(adjust) or local.clip is not None or local.optimizer != "sgd":
-        return _general_step(task, local, adjust, momentum, made)
+    if callable(adjust) or local.clip is not None or local.optimizer != "sgd" or frozen is not None:
+        return _general_step(task, local, adjust, momentum, made, frozen)
     pull = adjust or Pull()
     centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
     b = None if pull.b is None else as_tensor(pull.b).to(w)
@@ -194,6 +200,7 @@ def _general_step(
     adjust: Pull | Callable[[Vector, Vector], Vector] | None,
     momentum: Tensor | None,
     made: int,
+    frozen: Tensor | None = None,
 ) -> Callable[[Tensor, Tensor, float], float]:
     """Return the slow step, for Adam, clipping and corrections that are Python functions: the gradient is a vector."""
     w = task.flat
@@ -204,7 +211,7 @@ def _general_step(
     change: Callable[[Vector, Vector], Vector] = lambda y, g: g
     if isinstance(adjust, Pull):
         outside = adjust.outside and momentum is not None
-        change = _as_function(adjust, with_b=not outside)
+        change = as_function(adjust, with_b=not outside)
         beside = as_tensor(adjust.b).to(w) if outside and adjust.b is not None else None
     elif adjust is not None:
         change = adjust
@@ -212,6 +219,8 @@ def _general_step(
     def step(x: Tensor, y: Tensor, lr: float) -> float:
         g.zero_()
         loss = task.accumulate(x, y, g_views, 1.0)
+        if frozen is not None:
+            g.masked_fill_(frozen, 0.0)
         if local.clip is not None:
             norm = float(torch.sqrt(g @ g))
             if norm > local.clip:
@@ -233,7 +242,7 @@ def _general_step(
     return step
 
 
-def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]:
+def as_function(pull: Pull, with_b: bool = True) -> Callable[[Vector, Vector], Vector]:
     """Return the function g + mu (y - centre) + b."""
 
     def change(y: Vector, g: Vector) -> Vector:
@@ -358,11 +367,19 @@ def train(
     momentum: Tensor | None,
     anchor: Task | None = None,
     made: int = 0,
+    frozen: NDArray[np.bool_] | None = None,
 ) -> Outcome:
-    """Run the local optimizer from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
+    """Run the local optimizer from `w` over epochs of batches; `rate(j)` is the learning rate of step j.
+
+    Entries that are `frozen` keep every bit, in the weights and in the momentum.
+    """
     task.module.train()
     task.load(w)
-    step = make_step(task, local, adjust, momentum, anchor, made)
+    held = None if frozen is None else as_tensor(frozen).to(task.flat.device)
+    step = make_step(task, local, adjust, momentum, anchor, made, held)
+    still = (
+        [] if held is None else [(part, part[..., held].clone()) for part in (task.flat, momentum) if part is not None]
+    )
     unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
     steps, lr_sum, losses = 0, 0.0, []
     for batches in epochs:
@@ -370,6 +387,8 @@ def train(
         for x, y in batches:
             lr = rate(steps)
             total += step(x, y, lr) * len(y)
+            for part, values in still:
+                part[..., held] = values
             seen += len(y)
             unit.step(lr)
             lr_sum += lr

@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 import fedarena
-from fedarena.algorithms.base import Reply
+from fedarena.algorithms.base import Reply, Vector
 from fedarena.config.seeds import quick_seed
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client import Broadcast, ClientCannotTrain, ClientState, ClientWork
 from fedarena.engine.context import ExperimentContext
+from fedarena.engine.partial_work import PartialWork
 from fedarena.engine.training_loss import FORWARD_SHARE, training_losses
 from fedarena.models.pytree import WeightedMean, is_finite, nbytes
 from fedarena.models.task import Buffers, seed_torch, torch_untouched
@@ -190,24 +191,32 @@ class ClientTask:
         started = time.perf_counter()
         state = self.state or initial_client_state(context)
         common = state.start or common
-        buffers = state.buffers or common.buffers
+        parts, buffers = context.parts, state.complete_buffers(context.parts, common.buffers)
         if context.task.has_buffers:
             context.task.load_buffers(buffers)
         context.task.class_weights = context.task.sample_weights = None
         number = self.round if self.number is None else self.number
-        start = getattr(common.message, "w", None)
+        start = state.complete_weights(parts, getattr(common.message, "w", None))
         work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number, start)
-        measured = self._squared_loss(context, common)
+        measured = self._squared_loss(context, start)
+        partial = None if parts is None else PartialWork(work, parts, state.own_weights(parts))
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
-            reply = context.algorithm.act(self.do, common.message, state.kept, work)
+            reply = context.algorithm.act(self.do, common.message, state.kept, partial or work)
         except ClientCannotTrain as error:
             return SkippedClient(self.client, str(error))
         policy = context.buffer_policy
-        after = context.task.buffers() if policy != "server" and context.task.has_buffers else common.buffers
+        trained = context.task.has_buffers and (policy != "server" or parts is not None)
+        after = context.task.buffers() if trained else common.buffers
         # A constant buffer may well be infinite (a mask): only what training changed must be finite.
         sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
-        finite = sound and is_finite(reply.send) and (not context.algorithm.learns_own_models or is_finite(reply.keep))
+        own = None if partial is None else partial.own
+        kept_is_finite = not context.algorithm.learns_own_models or is_finite((reply.keep, own))
+        finite = sound and is_finite(reply.send) and kept_is_finite
+        own_buffers = after if policy == "local" else None
+        if parts is not None:
+            own_buffers = parts.own_buffers(after) if context.task.has_buffers else None
+            after = common.buffers if policy == "server" else parts.shared_buffers(after)
         size, residual = 0, state.residual
         if self.exchange is not None and context.steps is not None and finite:
             reply, size, residual = context.steps.send(reply, self.do, self.exchange, self.client, residual)
@@ -223,27 +232,26 @@ class ClientTask:
             device_seconds=context.fleet.usual_seconds(self.client, samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if context.task.has_buffers else 0,
-            state=self._next_state(reply, work, after, residual),
+            state=self._next_state(reply, work, own_buffers, residual, own),
             squared_loss=measured,
         )
         return ClientAnswer(report, reply, after)
 
-    def _squared_loss(self, context: ExperimentContext, common: Broadcast) -> float | None:
+    def _squared_loss(self, context: ExperimentContext, w: Vector | None) -> float | None:
         """Return the mean squared loss of the received model, at the first exchange of a round, where a rule needs it."""
         rule = context.selection_rule
-        if rule is None or not rule.reports_squared_loss or self.exchange_number:
+        if rule is None or not rule.reports_squared_loss or self.exchange_number or w is None:
             return None
-        losses = training_losses(context, self.client, self.round, common.message.w)
+        losses = training_losses(context, self.client, self.round, w)
         return float(np.square(losses).mean())
 
     def _next_state(
-        self, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None
+        self, reply: Reply, work: ClientWork, buffers: Buffers | None, residual: Residual | None, own: Vector | None
     ) -> ClientState | None:
         momentum, context = work.final_momentum, work.context
-        own = buffers if context.buffer_policy == "local" else None
         steps = work.state.steps + work.steps if context.counts_client_steps else 0
-        empty = reply.keep is None and momentum is None and own is None and not steps and residual is None
-        return None if empty and self.state is None else ClientState(reply.keep, momentum, own, steps, None, residual)
+        state = ClientState(reply.keep, momentum, buffers, steps, None, residual, own)
+        return None if self.state is None and not state.holds_anything else state
 
 
 # A batch of clients

@@ -28,7 +28,7 @@ def altered_files(
         arrays = partition_arrays(context.owners)
         if {*stored.files} != {*arrays} or not all(np.array_equal(stored[k], a) for k, a in arrays.items()):
             found.append("partition.npz: not the partition of this experiment")
-    if not context.algorithm.personal:
+    if not context.has_personal_models:
         context.task.module.load_state_dict(state)
         if sha256(context.task.vector(), context.task.buffers().values) != weights_sha256:
             found.append("model.safetensors: not the weights that result.json names")
