@@ -42,9 +42,10 @@ def row(name: str, runs: list[fa.Run]) -> str:
     best = mean(100 * (run.best.accuracy or 0.0) for run in runs)
     spread = f" ± {stdev(final):.1f}" if len(runs) > 1 else ""
     sent = mean(run.bytes for run in runs) / 1e6
+    own = "" if runs[0].metrics else " on own rows"  # without a complete common model
     cells = [
         f"[`{name}`](algorithms/{name}.md)",
-        f"{mean(final):.1f}{spread}" + (" (diverged)" if any(run.diverged for run in runs) else ""),
+        f"{mean(final):.1f}{spread}" + (" (diverged)" if any(run.diverged for run in runs) else "") + own,
         f"{best:.1f}",
         rounds_to_target(runs),
         f"{sent:.0f}" if sent else "-",

@@ -41,7 +41,7 @@ def test_a_model_that_is_all_own_is_local_training(tmp_path: Path, fast: bool) -
     for a, b in zip(models(alone), models(own), strict=True):
         np.testing.assert_array_equal(a, b)
     assert own.records[-1].bytes_down == 0
-    assert own.own_metrics == alone.own_metrics
+    assert own.own_metrics == pytest.approx(alone.own_metrics, rel=1e-6)  # batches of predictions differ
 
 
 @pytest.mark.parametrize("algorithm", ["fedper", "fedrep", FedPer(base=FedProx()), FedPer(base=Scaffold())])
@@ -64,7 +64,7 @@ def test_only_the_body_is_sent(algorithm: str) -> None:
 
 def test_a_proximal_term_leaves_own_layers_alone() -> None:
     """With all of the model own, nothing is left that FedProx could hold back."""
-    free, held = (on_blobs(FedPer(base=base, own=("*",))) for base in (FedProx(mu=0.0), FedProx(mu=100.0)))
+    free, held = (on_blobs(FedPer(base=base, own=("*",))) for base in (FedProx(mu=0.0), FedProx(mu=10.0)))
     assert held.own_metrics["log_loss"] == pytest.approx(free.own_metrics["log_loss"], rel=1e-5)
     apart = on_blobs(FedPer(base=FedProx(mu=1.0)))
     assert apart.weights_sha256 != on_blobs("fedper").weights_sha256
@@ -78,7 +78,9 @@ def opened_work(algorithm: Any, model: Any = normed, **settings: Any) -> tuple[C
     return work, PartialWork(work, context.parts, context.parts.initial)
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}, {"clip": 0.1}])
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}, {"clip": 0.1}]
+)
 def test_frozen_layers_and_their_statistics_do_not_move_by_a_bit(optimizer: dict[str, Any]) -> None:
     whole, work = opened_work("fedrep", local={"lr": 0.05, "batch": 8, **optimizer})
     body, statistics = whole.context.initial, whole.task.buffers()
@@ -97,9 +99,10 @@ def test_frozen_layers_and_their_statistics_do_not_move_by_a_bit(optimizer: dict
 def test_fedrep_is_its_pseudocode() -> None:
     """Two linear layers, full batches: against a loop in numpy."""
     linear = lambda: nn.Sequential(nn.Linear(6, 4, bias=False), nn.Linear(4, 3, bias=False))
-    settings: dict[str, Any] = {**SKEWED, "dtype": "float64", "local": {"lr": 0.1, "batch": float("inf")}, "rounds": 3}
-    settings |= {"algorithm": FedRep(head_epochs=3, body_epochs=2), "model": linear}
-    run = fa.run(blobs(), out=False, **settings)
+    settings: dict[str, Any] = {"clients": 4, "partition": {"name": "label_dirichlet", "beta": 0.5}, "dtype": "float64"}
+    settings |= {"rounds": 3, "local": {"lr": 0.1, "batch": float("inf")}, "model": linear}
+    settings |= {"algorithm": FedRep(head_epochs=3, body_epochs=2)}
+    run = fa.run(blobs(), out=False, runtime="serial", **settings)
     context = open_context(Experiment.make(blobs(), **settings))
     body, head = np.split(context.task.initial, [24])
     body, heads = body.reshape(4, 6), [head.reshape(3, 4)] * 4
@@ -131,7 +134,7 @@ def test_fedbn_keeps_weights_and_statistics_of_norm_layers(tmp_path: Path) -> No
     states = [run.context(k).task.state() for k in range(4)]
     for name, value in states[0].items():
         is_same = all(bool((value == other[name]).all()) for other in states[1:])
-        assert is_same == ("num_batches" in name or not name.startswith("1."))
+        assert is_same == (not name.startswith("1."))
     parameters = BODY + HEAD  # without the 16 of the norm layer, and no statistics
     assert run.records[0].bytes_down == 4 * 4 * parameters
     assert {name for name in states[0] if name.startswith("1.running")}
@@ -176,4 +179,4 @@ def test_what_cannot_be_done_is_refused_before_the_start(algorithm: Any, message
 
 def test_statistics_that_need_the_whole_model_are_refused() -> None:
     with pytest.raises(BadValue, match="statistics cannot be recomputed"):
-        on_blobs("fedper", model=normed, bn_buffers="recompute")
+        opened_work("fedper", bn_buffers="recompute")

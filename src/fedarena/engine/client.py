@@ -235,8 +235,9 @@ class ClientWork(ClientModule, ClientSamples):
                 return np.full(count, self.local.lr if lr is None else lr)
             return np.array([rate(first + j) for j in range(count)])
 
-        before = self.task.buffers()
-        frozen = None if self.context.parts is None or only is None else self.context.parts.weights ^ (only == "own")
+        parts = None if only is None else self.context.parts
+        frozen = None if parts is None else parts.weights ^ (only == "own")
+        before = None if parts is None else self.task.buffers()
         if self.local.privacy is not None:
             if batch is not None or loss is not None:
                 private_steps.refuse(self, "a batch size or a loss of its own")
@@ -251,8 +252,8 @@ class ClientWork(ClientModule, ClientSamples):
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
             with training_by(self._own_loss(loss, w), self.task, anchor, weighted=self.context.data.weight is not None):
                 out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made, frozen)
-        if frozen is not None and self.context.parts is not None and only is not None:
-            self.task.load_buffers(self.context.parts.changed_buffers(before, self.task.buffers(), only))
+        if parts is not None and before is not None:
+            self.task.load_buffers(parts.changed_buffers(before, self.task.buffers(), only))
         return self._count(out, sum(batches))
 
     def _plan(self, sizes: list[int], epochs: float | None, steps: int | None) -> list[list[BatchPass]]:

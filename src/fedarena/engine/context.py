@@ -338,7 +338,7 @@ class ExperimentContext:
         self, rows: Rows, noise: NDArray[np.float32] | None = None, triggered: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return these rows as a model sees them in evaluation, on request with the trigger of a backdoor."""
-        at = torch.from_numpy(rows)
+        at = as_tensor(rows)
         x = self._x[at]
         if triggered:
             assert isinstance(self.attack, Backdoor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class OwnParts:
         """Return the own entries of complete buffers."""
         return Buffers(buffers.values[self.values], buffers.counters[self.counters])
 
-    def changed_buffers(self, before: Buffers, after: Buffers, only: Literal["own", "shared"]) -> Buffers:
+    def changed_buffers(self, before: Buffers, after: Buffers, only: str | None) -> Buffers:
         """Return the buffers after a training of one part, in which those of the other have not changed."""
         shared, own = (before, after) if only == "own" else (after, before)
         return self.join_buffers(self.shared_buffers(shared), self.own_buffers(own))

@@ -36,6 +36,8 @@ class LossTask:
 
     def run(self, context: ExperimentContext, common: Broadcast) -> float:
         """Load the model and return its loss."""
-        own = None if self.state is None else self.state.buffers
-        context.task.load_buffers(own or common.buffers)
-        return float(training_losses(context, self.client, self.round, common.message.w).mean())
+        state = self.state or ClientState()
+        context.task.load_buffers(state.complete_buffers(context.parts, common.buffers))
+        w = state.complete_weights(context.parts, common.message.w)
+        assert w is not None
+        return float(training_losses(context, self.client, self.round, w).mean())
