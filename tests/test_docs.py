@@ -277,6 +277,7 @@ def test_keys_that_are_explained_exist() -> None:
         ("partition", "partitions.md"),
         ("model", "models.md"),
         ("dataset", "your-data.md"),
+        ("attack", "attacks.md"),
     ],
 )
 def test_every_component_has_its_place(kind: registry.Kind, page: str) -> None:

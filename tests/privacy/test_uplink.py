@@ -24,6 +24,7 @@ NEED_EACH = {
     "norm_bound",
     "centered_clip",
     "fedfa",
+    "afl",
     "loadaboost",
     "coop",
     "cyclic",
