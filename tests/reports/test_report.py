@@ -116,6 +116,7 @@ def test_every_section_is_there_in_order(page: str) -> None:
     headings = [html.unescape(h) for h in re.findall(r"<h2>(.*?)</h2>", page)]
     elsewhere = (
         "tradeoff",
+        "attackers",
         "gains",
         "left-out",
     )  # of sweeps, of comparisons with `local`, and of those without a client
