@@ -25,7 +25,7 @@ import fedarena as fa
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import Kind, components
-from fedarena.config.settings_tables import COMPONENTS, Devices, Evaluate, Local, Uplink
+from fedarena.config.settings_tables import ALL_COMPONENTS, Devices, Evaluate, Local, Uplink
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from tests.fuzz import limited
@@ -120,12 +120,12 @@ def setting(rng: random.Random, good: bool) -> tuple[str, Any]:
     """Return one key, perhaps with a sub-key, and a value for it."""
     if not good and rng.random() < 0.15:
         return rng.choice(NAMES + [f"{key}.{name}" for key in Experiment.model_fields for name in NAMES]), wild(rng)
-    key = rng.choice([*Experiment.model_fields, *TABLES, *TABLES, *COMPONENTS])
+    key = rng.choice([*Experiment.model_fields, *TABLES, *TABLES, *ALL_COMPONENTS])
     if key in TABLES and (good or rng.random() < 0.9):
         name, field = rng.choice(list(TABLES[key].model_fields.items()))
         value = FIT[name](rng) if name in FIT else fitting(rng, field.annotation, tuple(field.metadata))
         return f"{key}.{name}", value if good else wild(rng)
-    if key in COMPONENTS and key != "data":
+    if key in ALL_COMPONENTS and key != "data":
         return component(rng, key, good)
     field = Experiment.model_fields[key]
     if not good:
@@ -134,7 +134,7 @@ def setting(rng: random.Random, good: bool) -> tuple[str, Any]:
 
 
 def component(rng: random.Random, key: str, good: bool) -> tuple[str, Any]:
-    kind: Kind = COMPONENTS[key]
+    kind: Kind = ALL_COMPONENTS[key]
     ours = [(n, e) for n, e in components(kind).items() if e.make.__module__.startswith("fedarena.")]  # not other tests'
     name, entry = rng.choice(sorted(item for item in ours if item[0] not in SLOW))
     table: dict[str, Any] = {"name": name if good or rng.random() < 0.8 else rng.choice(NAMES)}
