@@ -31,11 +31,15 @@ from fedarena.algorithms.finetune import FineTune
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.geometric_median import GeometricMedian
 from fedarena.algorithms.krum import Krum, MultiKrum
+from fedarena.algorithms.histboost import HistBoost
 from fedarena.algorithms.loadaboost import LoAdaBoost
 from fedarena.algorithms.median import Median, TrimmedMean
 from fedarena.algorithms.norm_bound import NormBound
 from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.scaffold import Scaffold
+from fedarena.algorithms.tree_baselines import CentralizedTrees, LocalTrees
+from fedarena.algorithms.treebag import TreeBag
+from fedarena.algorithms.treecyclic import TreeCyclic
 from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, SeparateCyclic, StepCountFedNova
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
     "Bulyan",
     "CenteredClip",
     "Centralized",
+    "CentralizedTrees",
     "CoLearning",
     "Cohort",
     "Cyclic",
@@ -71,10 +76,12 @@ __all__ = [
     "FedYogi",
     "FineTune",
     "GeometricMedian",
+    "HistBoost",
     "Krum",
     "LiteralFedAvg",
     "LoAdaBoost",
     "LocalOnly",
+    "LocalTrees",
     "Median",
     "Model",
     "MultiKrum",
@@ -88,6 +95,8 @@ __all__ = [
     "SeparateCyclic",
     "Step",
     "StepCountFedNova",
+    "TreeBag",
+    "TreeCyclic",
     "TrimmedMean",
     "Work",
 ]

@@ -19,6 +19,7 @@ from fedarena.algorithms.torch_work import TorchWork
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
 from fedarena.config.variant_selection import SelectsVariant
+from fedarena.trees.boosted_rows import BoostedRows
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
@@ -158,6 +159,14 @@ class Work(TorchWork, Protocol):
         """Return the exact gradient of the mean loss over all local rows (or the given ones) at `w`, with weight decay."""
         ...
 
+    @property
+    def boosted_rows(self) -> BoostedRows:
+        """Return the client's rows for growing trees: the raw columns of its table, with missing values, and the labels.
+
+        Its margins and sums are kept in this process to save time; each access counts as a pass over the rows.
+        """
+        ...
+
     def batch_rows(self, count: int) -> list[NDArray[np.int64]]:
         """Return `count` batches of local rows, from as many shuffled epochs as that takes."""
         ...
@@ -235,6 +244,11 @@ class Algorithm(SelectsVariant):
         The server's `w`, its messages and the updates then have the other entries alone: the engine joins both parts
         while a client trains (`engine/own_parts.py`, with the forms that a layer may have).
         """
+        return None
+
+    @property
+    def own_rounds(self) -> int | None:
+        """Return the number of rounds that a setting of the algorithm asks for; None: as many as the experiment says."""
         return None
 
     @property

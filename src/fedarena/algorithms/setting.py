@@ -21,4 +21,5 @@ class Setting:
     features: int | None = None  # inputs of a model that is linear in them
     steps: int | None = None  # local.steps, where it replaces local.epochs
     optimizer: str = "sgd"  # local.optimizer
+    grows_trees: bool = False  # clients have raw columns, and the model is a forest
     is_private: bool = False  # `local.privacy` protects the samples of clients

@@ -102,6 +102,7 @@ class Entry:
         values, renamed = {}, getattr(self.make, "renamed", {})
         for key, value in settings.items():
             key = renamed.get(key, key)
+            key = f"{key}_" if f"{key}_" in self.parameters else key  # lambda is no name in Python
             at = f"{where}.{quoted(key)}" if where else quoted(key)
             what, known = f"{self.kind} '{self.name}' has no setting '{quoted(key)}'", ", ".join(self.parameters)
             check_known(key, self.parameters, what, f"it has: {known or 'none'}", at)

@@ -112,12 +112,8 @@ class TableEncoding:
 
         `client` names the client of all rows or of each row, whose own means and deviations are used where there are any.
         """
-        found, notes = _read(table, {c.name: c.kind for c in self.columns}, {c.name for c in self.columns})
-        length = len(next(iter(found.values()))) if found else _length(table)
-        ignored = [name for name in _names(table) if name not in {*(c.name for c in self.columns), *self.label}]
-        notes += [f"columns that the model does not use: {quoted_list(ignored)}"] if ignored else []
-        absent = [c.name for c in self.columns if c.name not in found]
-        notes += [f"columns that are not there count as missing values: {quoted_list(absent)}"] if absent else []
+        found, known_notes, length = read_columns(self, table)
+        notes = list(known_notes)
         x = np.empty((length, len(self.column_names)), np.float32)
         moments, at = self._moments_of_rows(client, length), 0
         for encoding in self.columns:
@@ -177,6 +173,18 @@ class TableEncoding:
                 f"the preprocessing is damaged: {type(error).__name__}: {quoted(str(error))}",
                 remedy="restore the file from a copy",
             ) from None
+
+
+def read_columns(encoding: TableEncoding, table: Any) -> tuple[dict[str, Column], tuple[str, ...], int]:
+    """Return the columns of a table that an encoding knows, notes about the others, and the number of rows."""
+    kinds = {c.name: c.kind for c in encoding.columns}
+    found, notes = _read(table, kinds, {*kinds})
+    length = len(next(iter(found.values()))) if found else _length(table)
+    ignored = [name for name in _names(table) if name not in {*kinds, *encoding.label}]
+    notes += [f"columns that the model does not use: {quoted_list(ignored)}"] if ignored else []
+    absent = [name for name in kinds if name not in found]
+    notes += [f"columns that are not there count as missing values: {quoted_list(absent)}"] if absent else []
+    return found, tuple(notes), length
 
 
 def _names(table: Any) -> list[str]:

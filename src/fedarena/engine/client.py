@@ -28,6 +28,7 @@ from fedarena.engine.own_loss import Loss, OwnLoss, training_by
 from fedarena.engine.own_parts import OwnParts
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
+from fedarena.trees.boosted_rows import BoostedRows
 
 GRADIENT_ROWS = 100  # rows in a piece of a gradient by the kernels, which store all activations of a piece
 
@@ -341,6 +342,12 @@ class ClientWork(ClientModule, ClientSamples):
         while len(found) < count:
             found.extend(np.split(self._order(), np.cumsum(self.sizes)[:-1]))
         return found[:count]
+
+    @property
+    def boosted_rows(self) -> BoostedRows:
+        """Return the client's raw columns and labels for growing trees; each access counts as a pass over the rows."""
+        self.samples += self.rows
+        return self.context.boosted_rows[self.client]
 
     def evaluate(self, w: Vector) -> tuple[float, float]:
         """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""

@@ -40,6 +40,7 @@ from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
 from fedarena.selection_rules.base import SelectionRule
 from fedarena.statistics.metric_registry import CLASSES, Metric, TaskName, find_metric
+from fedarena.trees.boosted_rows import BoostedRows
 
 EVALUATION_ROWS = 500  # rows in a batch of an evaluation; fixed, so that sums do not depend on the worker
 
@@ -181,6 +182,24 @@ class ExperimentContext:
     def is_personal(self) -> bool:
         """Return whether the algorithm gives clients models of their own, also after its layers are known."""
         return self.algorithm.personal and (self.algorithm.own_layers is None or self.parts is not None)
+
+    @property
+    def upload_bytes(self) -> int:
+        """Return the bytes that count as one upload: those of the model."""
+        return self.initial.nbytes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Return the shape of one row as the model receives it."""
+        return tuple(self.data.shape)
+
+    @property
+    def boosted_rows(self) -> dict[int, BoostedRows]:
+        """Return the rows of clients that grow trees; only trees have them."""
+        raise BadValue(
+            f"{self.experiment.algorithm.name} trains a network, and boosted_rows are for trees",
+            remedy="derive the algorithm from fedarena.algorithms.tree_algorithm.TreeAlgorithm",
+        )
 
     @property
     def buffer_policy(self) -> str:

@@ -21,7 +21,7 @@ class RunCosts:
         self.context, self.fleet = context, context.fleet
         self.communicates = context.algorithm.communicates
         self.totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
-        self._model_bytes = context.initial.nbytes
+        self._model_bytes = context.upload_bytes
 
     def count_broadcast(self, clients: int, common: Broadcast, exchange: MaskedExchange | None = None) -> int:
         """Count the bytes sent to the clients (message, buffers where they travel, keys) and return those to each."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedarena.algorithms.base import Asynchronous, Setting
+from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.config.errors import BadValue, PartitionImpossible, quoted
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
@@ -26,6 +27,7 @@ from fedarena.engine.private_steps import check_private
 from fedarena.engine.selection import check_selection, samples_uniformly
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
+from fedarena.engine.tree_context import TreeContext
 from fedarena.models.linear_features import input_features
 from fedarena.privacy.accountant import need_accountant
 from fedarena.statistics.metric_registry import CLASSES
@@ -124,7 +126,12 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
 def open_context(experiment: Experiment) -> ExperimentContext:
     """Load and partition the data and build the model; any mistake in the experiment is reported here."""
     check_device(experiment.device)
-    context = ExperimentContext(experiment, *partition_data(experiment))
+    data, owners = partition_data(experiment)
+    if isinstance(experiment.algorithm.made, TreeAlgorithm):
+        name, model = experiment.algorithm.name, experiment.model.name
+        note = f"{name} grows trees on the raw columns: the model '{model}' is not used"
+        return build_model_and_algorithm(TreeContext(experiment, data, replace(owners, notes=(*owners.notes, note))))
+    context = ExperimentContext(experiment, data, owners)
     check_attack(context)
     context.data = poisoned(context)
     return build_model_and_algorithm(context)
@@ -148,6 +155,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         steps=local.steps,
         optimizer=local.optimizer,
         is_private=local.privacy is not None,
+        grows_trees=isinstance(context, TreeContext),
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)

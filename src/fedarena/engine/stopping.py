@@ -31,7 +31,7 @@ class StopRule:
     def __init__(self, experiment: Experiment, algorithm: Algorithm, cohort: int, metric: Metric | None = None) -> None:
         self.experiment, self.algorithm = experiment, algorithm
         self.metric = metric or default_metric("classification")
-        self.nominal_rounds = experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
+        self.nominal_rounds = algorithm.own_rounds or experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
         self._best: float | None = None  # value of the metric
         self._followed: float | None = None  # best value of the metric that decides when to stop
         self._best_accuracy: float | None = None  # in the same round
@@ -90,7 +90,7 @@ class StopRule:
             return True
         if settings.patience is not None and self._stale >= settings.patience:
             return True
-        if self.experiment.uploads is None or not self.algorithm.communicates:
+        if self.experiment.uploads is None or not self.algorithm.communicates or self.algorithm.own_rounds:
             return done >= self.nominal_rounds
         # A round does not start if another one like the last would exceed the budget: algorithms that send more in a
         # round must not be judged by what they reach later. A run whose clients hardly ever answer never spends it.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.context import SeparateContext
 from fedarena.federation import messages
 from fedarena.federation.redaction import ShareableError
-from fedarena.privacy.secure_aggregation import MaskedExchange, MaskProvider
+from fedarena.privacy.secure_aggregation import MaskedExchange, MaskProvider, Word, Words
 
 
 class ClientContext(SeparateContext):
@@ -39,6 +38,6 @@ class ClientContext(SeparateContext):
 class NoMasks(MaskProvider):
     """Masks before secrets have been drawn: any attempt to mask is refused."""
 
-    def mask(self, size: int, turn: MaskedExchange, client: int) -> NDArray[np.uint32]:
+    def mask(self, size: int, turn: MaskedExchange, client: int, word: Word = np.uint32) -> Words:
         """Refuse: no secrets have been drawn."""
         raise ShareableError("secrets have not been drawn")

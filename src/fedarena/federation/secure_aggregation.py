@@ -31,6 +31,7 @@ from fedarena.privacy.secure_aggregation import (
     MaskProvider,
     ShareRing,
     Shares,
+    Word,
     Words,
     secret_shares,
     share_ring,
@@ -186,12 +187,12 @@ class ClientMasks(MaskProvider):
             )
         self._request = now
 
-    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
+    def mask(self, size: int, turn: MaskedExchange, client: int, word: Word = np.uint32) -> Words:
         """Return the mask of this client's update (step 3)."""
         if self._ring is None or len(self._held) != self._ring.holders:
             raise ShareableError("keys have not been exchanged")
         publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
-        return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
+        return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE, word)
 
     def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
         """Return the shares of own masks of clients that answered, and of pair keys of the others (step 4)."""

@@ -230,6 +230,8 @@ class WeightedMean:
             factor = ratio if how == "mean" else 1.0
             if how == "collect":
                 sums[i].extend(part if are_sums else [part])
+            elif isinstance(part, np.ndarray) and sums[i].dtype.kind == "i":
+                sums[i] += part
             elif isinstance(part, np.ndarray):
                 add_scaled(sums[i], part, factor)
             else:
@@ -256,7 +258,11 @@ def refuse_single_updates(tree: Any, name: str) -> None:
 def _nothing(leaf: Any, how: str) -> Any:
     if how == "collect":
         return []
-    return np.zeros(leaf.shape) if isinstance(leaf, np.ndarray) else 0.0
+    if not isinstance(leaf, np.ndarray):
+        return 0.0
+    return np.zeros(
+        leaf.shape, np.int64 if how == "sum" and leaf.dtype.kind == "i" else np.float64
+    )  # integers are exact
 
 
 def reductions(tree: Any, how: str = "mean") -> Iterator[str]:

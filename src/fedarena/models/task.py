@@ -190,22 +190,27 @@ class Task:
 
     def predict(self, x: Tensor, y: Tensor, keep: Keep = "", cut: Cut | None = None) -> Scores:
         """Score each row in evaluation mode; ties go to the lowest class, and non-finite outputs count as wrong."""
-        with torch.no_grad():
-            self.module.eval()
-            ones = np.ones(len(x), np.int64)
-            if self.has_own_loss:  # which knows no classes
+        if self.has_own_loss:  # which knows no classes
+            with torch.no_grad():
+                self.module.eval()
+                ones = np.ones(len(x), np.int64)
                 return Scores(0 * ones, ones, np.full(len(x), float(self._loss(x, y))))
+        return self.score(self.logits(x), y, keep, cut)
+
+    def score(self, outputs: Tensor, y: Tensor, keep: Keep = "", cut: Cut | None = None) -> Scores:
+        """Return the scores of rows from the outputs of the model."""
+        with torch.no_grad():
             if not isinstance(self.loss, CrossEntropy):
-                return self._scores(self.logits(x), y, keep)
-            logits, labels = flatten_positions(self.logits(x), y)
+                return self._scores(outputs, y, keep)
+            logits, labels = flatten_positions(outputs, y)
             known = labels != PADDING
             predicted = predicted_classes(logits, cut)
             right = (predicted == labels) & known
             losses = F.cross_entropy(logits.double(), labels, reduction="none", ignore_index=PADDING)
         kept = None if not keep else logits if keep == "logits" else predicted.view(y.shape).int()
-        outputs = None if kept is None else kept.cpu().numpy()
-        right_of_row, count, loss = (_by_row(part, len(x)) for part in (right.long(), known.long(), losses))
-        return Scores(right_of_row, count, loss, outputs)
+        found = None if kept is None else kept.cpu().numpy()
+        right_of_row, count, loss = (_by_row(part, len(y)) for part in (right.long(), known.long(), losses))
+        return Scores(right_of_row, count, loss, found)
 
     def _scores(self, outputs: Tensor, y: Tensor, keep: Keep) -> Scores:
         """Return the scores of outputs that are not classes; several labels are right or wrong one by one."""

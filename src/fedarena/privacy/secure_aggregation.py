@@ -27,7 +27,8 @@ PRIME = 2**127 - 1
 GENERATOR = 3
 KEY = 16  # bytes of a key, of a secret and of a share
 
-Words = NDArray[np.uint32]  # sums of them wrap around: arithmetic modulo 2^32
+Words = NDArray[Any]  # unsigned integers of 32 or 64 bits, whose sums wrap around
+Word = type[np.uint32] | type[np.uint64]
 Shares = dict[int, int]  # holder -> its share
 
 
@@ -134,12 +135,19 @@ class ClientSecrets:
     own: int
 
     def mask(
-        self, client: int, ring: ShareRing, publics: Mapping[int, Any], size: int, group: KeyGroup = SIMULATION_GROUP
+        self,
+        client: int,
+        ring: ShareRing,
+        publics: Mapping[int, Any],
+        size: int,
+        group: KeyGroup = SIMULATION_GROUP,
+        word: Word = np.uint32,
     ) -> Words:
         """Return the mask to add to the client's update; `publics` are the keys of its neighbours."""
-        total = group.of_own(self.own, size)
+        halves = size * np.dtype(word).itemsize // 4  # a mask is drawn in words of 32 bits
+        total = group.of_own(self.own, halves).view(word)
         for other in ring.neighbours(client):
-            _add(total, group.of_pair(self.pairs, publics[other], size), client < other)
+            _add(total, group.of_pair(self.pairs, publics[other], halves).view(word), client < other)
         return total
 
 
@@ -174,8 +182,8 @@ class SimulatedParty:
 class MaskProvider:
     """Masks the updates of clients, or unmasks their sum, or both."""
 
-    def mask(self, size: int, exchange: MaskedExchange, client: int) -> Words:
-        """Return the mask to add to a client's update."""
+    def mask(self, size: int, exchange: MaskedExchange, client: int, word: Word = np.uint32) -> Words:
+        """Return the mask to add to a client's update of so many words."""
         raise NotImplementedError("updates are masked by their owners")
 
     def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
@@ -189,11 +197,11 @@ class SimulatedMasks(MaskProvider):
 
     seed: int
 
-    def mask(self, size: int, exchange: MaskedExchange, client: int) -> Words:
+    def mask(self, size: int, exchange: MaskedExchange, client: int, word: Word = np.uint32) -> Words:
         """Return a client's mask from its secrets and the keys of its neighbours."""
         party = SimulatedParty(self.seed, exchange, client)
         publics = {other: SimulatedParty(self.seed, exchange, other).public for other in party.ring.neighbours(client)}
-        return party.secrets.mask(client, party.ring, publics, size)
+        return party.secrets.mask(client, party.ring, publics, size, word=word)
 
     def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Let the clients that answered reveal the shares that they hold, and unmask the sum.
@@ -224,6 +232,7 @@ def unmask_sum(
     `revealed` has shares of the own mask of each client that answered, and of the key to the pairs of each other one.
     """
     opened = total.copy()
+    word, halves = total.dtype, len(total) * total.itemsize // 4
     for client in ring.order:
         others = [other for other in ring.neighbours(client) if other in answered]
         if client not in answered and not others:
@@ -232,10 +241,10 @@ def unmask_sum(
             return None
         secret = _recover_secret(dict(sorted(revealed[client].items())[: ring.threshold]))
         if client in answered:
-            _add(opened, group.of_own(secret, len(opened)), False)
+            _add(opened, group.of_own(secret, halves).view(word), False)
             continue
         for other in others:  # what it added for the pair is taken away
-            _add(opened, group.of_pair(secret, publics[other], len(opened)), other > client)
+            _add(opened, group.of_pair(secret, publics[other], halves).view(word), other > client)
     return opened
 
 

@@ -2,7 +2,8 @@
 
 On the client: clip -> top-k, with error feedback to the next round -> quantise -> if secure: a share of the noise, fixed
 point, mask. On the server: sum -> mean -> noise, unless the clients have added it. Every step has random streams of its own,
-so that bits do not depend on the worker that runs a client.
+so that bits do not depend on the worker that runs a client. Integers that are summed are masked as they are, in 64 bits:
+their sum is exact.
 
 Clipping is flat: everything a client sends is one vector. With noise every client has the same weight, however many rows it
 has, so that the influence of one client is bounded. Numbers and counts beside a vector get neither clipping nor noise.
@@ -128,6 +129,8 @@ class UplinkSteps:
         """Return the reply after the client's steps, its bytes and the new residual."""
         settings = self.settings
         how, parts = list(reductions(reply.send)), list(leaves(reply.send))
+        if self.settings.secure and are_exact_sums(parts, how):
+            return self._masked_integers(reply, parts, exchange, client, kept)
         self.check(parts, how)
         size = nbytes(reply.send)
         residual = kept
@@ -252,6 +255,15 @@ class UplinkSteps:
         words = words + self.masks.mask(len(words), exchange, client)
         return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + self._overhead(exchange)[0]
 
+    def _masked_integers(
+        self, reply: Reply, parts: list[Leaf], exchange: MaskedExchange, client: int, kept: Residual | None
+    ) -> SentReply:
+        """Return integers masked in 64 bits, without rounding and without a weight."""
+        words = np.concatenate([np.ravel(part) for part in parts]).astype(np.int64).view(np.uint64)
+        words = words + self.masks.mask(len(words), exchange, client, np.uint64)
+        size = words.nbytes + self._overhead(exchange)[0]
+        return SentReply(replace(reply, send=masked_vector(words, reply.send)), size, kept)
+
     def _fixed(self, exchange: MaskedExchange) -> FixedPointCode:
         reach = self.settings.clip or self.settings.range or RANGE
         if self.settings.noise:
@@ -301,6 +313,12 @@ class UplinkSteps:
         words = self.masks.unmask(masked.words, exchange, set(answered))
         if words is None:
             return None
+        if words.dtype == np.uint64:
+            cuts = np.cumsum([math.prod(shape) for shape in masked.shapes])[:-1]
+            exact = np.split(words.view(np.int64), cuts)
+            return replace_leaves(
+                masked.skeleton, (part.reshape(shape) for part, shape in zip(exact, masked.shapes, strict=True))
+            )
         fixed = self._fixed(exchange)
         total = (words & self.used_bits(exchange)).astype(np.float64)
         weight = total[-1] / fixed.levels
@@ -335,6 +353,14 @@ class UplinkSteps:
 
     def _overhead(self, exchange: MaskedExchange) -> tuple[int, int]:
         return secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))
+
+
+def are_exact_sums(parts: list[Leaf], how: list[str]) -> bool:
+    """Return whether an update is made of integers that are added up, and of nothing else."""
+    return bool(parts) and all(
+        way == "sum" and isinstance(part, np.ndarray) and part.dtype.kind == "i"
+        for part, way in zip(parts, how, strict=True)
+    )
 
 
 def norm(parts: Iterable[Leaf]) -> float:

@@ -40,7 +40,7 @@ class ModelFacts:
         data = context.data
         return cls(
             context.task_name,
-            tuple(data.shape),
+            context.input_shape,
             data.classes,
             data.class_names,
             context.label_scale,

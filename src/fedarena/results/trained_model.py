@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from fedarena.algorithms.base import Algorithm
 from fedarena.common.files import writing
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, quoted
+from fedarena.data.raw_columns import encode_raw
 from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.models.building import build
+from fedarena.models.losses import find_loss
 from fedarena.models.task import Task, predicted_classes
+from fedarena.models.tree_task import ForestModule, TreeTask
 from fedarena.results.model_file import MODEL_FACTS, ModelFacts, read_model_facts
 from fedarena.results.run_files import read_personal_model
 from fedarena.results.run_folder import PREPROCESSING
@@ -33,6 +36,8 @@ from fedarena.results.samples_elsewhere import (
     open_model,
     read_encoding,
 )
+from fedarena.statistics.metric_registry import TaskName
+from fedarena.trees.forest import Forest
 
 if TYPE_CHECKING:
     from fedarena.results.run import Run
@@ -96,6 +101,12 @@ def load_own_model(folder: Path | None, task: Task, algorithm: Algorithm, client
 def _built(run: Run, facts: ModelFacts, client: int | None) -> Task:
     """Return the trained model of a run, built without its data."""
     exp, algorithm = run.experiment, run.experiment.algorithm.made
+    if "forest" in run.state:
+        forest = Forest.of(run.state["forest"].numpy())
+        trees = TreeTask(forest, find_loss(cast(TaskName, facts.task)), facts.label_scale)
+        if algorithm.personal:
+            load_own_model(run.dir, trees, algorithm, client)
+        return trees
     options: dict[str, Any] = {"init": exp.init, "dtype": exp.dtype, "freeze": exp.freeze, "fast": False}
     task = build(exp.model.made, facts.shape, facts.outputs, 0, is_text=facts.task == "next_symbol", **options)
     task.module.load_state_dict(run.state)
@@ -133,7 +144,8 @@ class TrainedModel(nn.Module):
     def encode(self, table: Any, client: str | Sequence[str | None] | None = None) -> NDArray[np.float32]:
         """Return the matrix of a table, encoded as in training; arrays of numbers are taken as they are."""
         if self.encoding is not None and not isinstance(table, np.ndarray):
-            x, self.notes = self.encoding.encode(table, client)
+            is_forest = isinstance(self.module, ForestModule)
+            x, self.notes = encode_raw(self.encoding, table) if is_forest else self.encoding.encode(table, client)
             return x
         x = np.asarray(table, np.float32)
         if x.shape[1:] != self.facts.shape:
@@ -183,6 +195,12 @@ class TrainedModel(nn.Module):
     def export(self, path: str | Path) -> Path:
         """Write the model on the encoded matrix as ONNX (`.onnx`) or as a torch program (`.pt2`); return the path."""
         path = Path(path)
+        if isinstance(self.module, ForestModule):
+            raise BadValue(
+                "a forest cannot be exported: ONNX and torch programs are written for networks",
+                remedy="predict from the run folder: fedarena predict RUN FILE",
+                where="export",
+            )
         if path.suffix not in (".onnx", ".pt2"):
             raise BadValue(
                 f"a model cannot be written as '{quoted(path.suffix)}'",

@@ -111,12 +111,16 @@ def list_candidates(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_c
 
     Fewer than `min_count` missing values stay with the last bin: no candidate separates them from it.
     """
+    known = np.array([np.count_nonzero(c[training] < count) for c, count in zip(codes, bins.counts, strict=True)])
+    return make_candidates(bins, known > 0, np.count_nonzero(training) - known >= min_count)
+
+
+def make_candidates(bins: Bins, has_values: NDArray[np.bool_], has_missing: NDArray[np.bool_]) -> Candidates:
+    """Return all candidate splits of columns of which it is known whether they have values and missing values."""
     found: list[tuple[int, int, bool]] = []
     for f, count in enumerate(bins.counts.tolist()):
-        known = int(np.count_nonzero(codes[f, training] < count))
-        has_missing, any_value = np.count_nonzero(training) - known >= min_count, known > 0
-        forward = range(count if has_missing else count - 1) if any_value else ()
-        backward = range(count - 2, -2, -1) if has_missing and any_value else ()
+        forward = range(count if has_missing[f] else count - 1) if has_values[f] else ()
+        backward = range(count - 2, -2, -1) if has_missing[f] and has_values[f] else ()
         found += [(f, last, False) for last in forward] + [(f, last, True) for last in backward]
     column, last, missing = np.array(found, np.int64).reshape(-1, 3).T.copy()
     return Candidates(column, last, missing.astype(bool))

@@ -56,8 +56,17 @@ def fixed_point(g: NDArray[np.floating], h: NDArray[np.floating], precision: int
     >>> fixed_point(np.array([-1.0, 1.0]), np.array([0.25, 0.25]), None).g_shift
     59
     """
-    rows = max(len(g), 1)
-    g_top, h_top = float(np.abs(g).max(initial=0)), float(np.abs(h).max(initial=0))
+    return bounded_fixed_point(
+        float(np.abs(g).max(initial=0)), float(np.abs(h).max(initial=0)), max(len(g), 1), precision
+    )
+
+
+def bounded_fixed_point(g_top: float, h_top: float, rows: int, precision: int | None = None) -> FixedPoint:
+    """Return the finest fixed point whose sums over so many rows fit a slot, from bounds of |g| and h.
+
+    >>> bounded_fixed_point(1.0, 0.25, rows=30_000).g_shift
+    46
+    """
     if not (math.isfinite(g_top) and math.isfinite(h_top)):
         raise BadValue("the gradients are no longer finite", remedy="lower lr, or check for extreme labels or weights")
     # |value| <= 2^(exponent): with the offset G is below 2^(exponent + 1)
