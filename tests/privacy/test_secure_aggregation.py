@@ -114,3 +114,16 @@ def test_the_server_needs_nothing_but_keys_and_shares() -> None:
     assert np.array_equal(unmask_sum(sent, ring, [0, 1, 2, 4], publics, revealed), true)
     revealed[3] = dict(list(revealed[3].items())[:2])
     assert unmask_sum(sent, ring, [0, 1, 2, 4], publics, revealed) is None
+
+
+@pytest.mark.parametrize("dropouts", [0, 2])
+def test_masks_of_64_bits_cancel_too(dropouts: int) -> None:
+    turn = MaskedExchange(1, 0, tuple(range(10)))
+    answered = list(turn.asked[dropouts:])
+    own = np.random.default_rng(0).integers(0, 2**64, (10, SIZE), dtype=np.uint64)
+    sent = np.zeros(SIZE, np.uint64)
+    for client in answered:
+        sent += own[client] + SimulatedMasks(0).mask(SIZE, turn, client, np.uint64)
+    true = own[answered].sum(axis=0)
+    assert not np.array_equal(sent >> np.uint64(32), true >> np.uint64(32))
+    assert np.array_equal(SimulatedMasks(0).unmask(sent, turn, answered), true)

@@ -45,13 +45,13 @@ class Counts:
 class Level:
     """A level of the trees under way: `build` are the nodes to sum, `news` what clients do not know yet."""
 
-    w: Vector = known()
-    cuts: CutPoints = known()
-    trees: Float32Array = known()
     news: tuple[NDArray[np.generic], ...]
     build: NDArray[np.int64]
     depth: int
     rows: int  # of all clients, from which the fixed point follows
+    w: Vector = known()
+    cuts: CutPoints = known()
+    trees: Float32Array = known()
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class HistBoost(TreeAlgorithm):
         )
         answered: tuple[int, ...] | None = None
         while len(growth.build):
-            level = Level(state.w, cuts, growth.trees.copy(), news, growth.build, growth.depth, rows)
+            level = Level(news, growth.build, growth.depth, rows, state.w, cuts, growth.trees.copy())
             found = request(level)
             if found is None or request.cohort.answered != (answered or request.cohort.answered):
                 break

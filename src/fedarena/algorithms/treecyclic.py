@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from fedarena.algorithms.base import Model, Reply, RequestSender, Vector, Work
+from fedarena.algorithms.base import Cohort, Model, Reply, RequestSender, Work
 from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.config.registry import register
 from fedarena.trees.forest import Float32Array, Forest
-
-
-@dataclass(frozen=True)
-class CyclicState:
-    """The forest as a vector, and the number of clients that were asked so far."""
-
-    w: Vector
-    turn: int
 
 
 @dataclass(frozen=True)
@@ -28,25 +21,28 @@ class GrownTree:
 @register("algorithm", "treecyclic", paper="Beutel et al. 2020, arXiv:2007.14390")
 @dataclass(frozen=True)
 class TreeCyclic(TreeAlgorithm):
-    """One client a round, each in its turn, grows the next tree on its own rows. A client that is absent is passed over."""
+    """The forest travels: each selected client adds a tree grown on its own rows and passes it on to the next one.
+
+    A round is one cycle, in the order of the clients' numbers or, with `order = "random"`, in a new random order each
+    round. A client that does not answer is passed over. Flower calls the turn of a single client a round.
+    """
+
+    order: Literal["fixed", "random"] = "fixed"
 
     needs = "each update"
     in_turn = True
-    everyone = True
-
-    def init(self, w: Vector) -> CyclicState:
-        """Start with the first client."""
-        return CyclicState(w, 0)
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """Grow a tree on the client's own rows, in bins of its own."""
         return Reply(GrownTree(self.grow(message.w, work)))
 
-    def round(self, state: CyclicState, request: RequestSender) -> CyclicState:
-        """Ask the next client for the next tree."""
-        clients = request.clients_in_turn(shuffle=False)
-        if not clients:
-            return state
-        found = request(Model(state.w), only=clients[state.turn % len(clients)])
-        w = state.w if found is None else Forest.of(state.w).with_trees(found.trees).vector
-        return CyclicState(w, state.turn + 1)
+    def round(self, state: Model, request: RequestSender) -> Model:
+        """Let the forest pass through the selected clients, one exchange with each."""
+        for client in request.clients_in_turn(shuffle=self.order == "random"):
+            grown = request(state, only=client)
+            state = state if grown is None else self.server(state, grown, request.cohort)
+        return state
+
+    def server(self, state: Model, mean: GrownTree, cohort: Cohort) -> Model:
+        """Add the client's trees to the forest."""
+        return Model(Forest.of(state.w).with_trees(mean.trees).vector)

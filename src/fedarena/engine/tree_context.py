@@ -49,7 +49,7 @@ class TreeContext(ExperimentContext):
         return raw_columns(self.data)
 
     @cached_property
-    def boosted_rows(self) -> dict[int, BoostedRows]:  # type: ignore[override]
+    def boosted_rows(self) -> dict[int, BoostedRows]:
         """Return the rows of each client."""
         return ClientRows(self)
 

@@ -12,7 +12,7 @@ from fedarena.trees.objectives import Objective, make_objective
 from fedarena.trees.settings import ObjectiveName
 
 RESIDUAL_ROOM = 4.0  # how many times its first bound a residual of squared error may reach
-OBJECTIVES: tuple[ObjectiveName, ...] = ("logistic", "softmax", "squared_error")
+TINY = 1e-30  # a bound where all labels are equal
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Boosting:
     def bounds(self) -> tuple[float, float]:
         """Return bounds of |g| and h that hold for every sample: of the loss, or of the agreed largest label."""
         if self.objective == "squared_error":
-            return RESIDUAL_ROOM * max(self.label_bound, np.finfo(np.float32).tiny), 1.0
+            return RESIDUAL_ROOM * max(self.label_bound, TINY), 1.0
         return 1.0, 0.25 if self.objective == "logistic" else 0.5
 
     def point(self, rows: int) -> FixedPoint:

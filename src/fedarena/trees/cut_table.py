@@ -39,7 +39,8 @@ class CutPoints:
         """Return the quantile cut points of rows [rows, columns] that are all in one place."""
         found = make_bins(x.astype(np.float64), np.ones(len(x), bool), bins)
         missing = np.isnan(x)
-        return cls.of(list(found.cuts), ~missing.all(axis=0), missing.any(axis=0))
+        holes = np.count_nonzero(missing, axis=0)
+        return cls.of(list(found.cuts), holes < len(x), holes > 0)
 
     @property
     def table(self) -> CutTable:
