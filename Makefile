@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: demo federation test test-fast fuzz lint bench clean
 .DELETE_ON_ERROR:
 
-$(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/vertical/crypto/native/*)
+$(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/trees/native/* src/fedarena/vertical/crypto/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@

@@ -116,7 +116,7 @@ def test_every_algorithm_is_in_the_table_and_learns_with_its_defaults() -> None:
     """Chance is 10 % with ten digits; `local` is evaluated on digits that its clients have never seen."""
     table = accuracies()
     assert set(table) == set(ENTRIES)
-    assert all(mean > 50 for name, mean in table.items() if name != "local"), table
+    assert all(mean > 50 for name, mean in table.items() if name not in ("local", "local_trees")), table
     assert max(table["local"], table["fedavg"]) < table["centralized"]
     assert "diverged" not in (DOCS / "algorithms.md").read_text("utf-8")
 
