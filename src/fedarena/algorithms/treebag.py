@@ -13,7 +13,7 @@ from fedarena.trees.forest import WEIGHT, Float32Array, Forest
 
 
 @dataclass(frozen=True)
-class GrownTrees:
+class ClientTrees:
     """The trees that each client has grown, one for each output."""
 
     trees: list[Float32Array] = collected()
@@ -34,9 +34,9 @@ class TreeBag(TreeAlgorithm):
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """Grow a tree on the client's own rows, in bins of its own."""
-        return Reply(GrownTrees([self.grow(message.w, work)]))
+        return Reply(ClientTrees([self.grow(message.w, work)]))
 
-    def server(self, state: Model, mean: GrownTrees, cohort: Cohort) -> Model:
+    def server(self, state: Model, mean: ClientTrees, cohort: Cohort) -> Model:
         """Add the trees of all clients to the forest."""
         grown: Float32Array = np.concatenate([np.asarray(trees, np.float32) for trees in mean.trees[0]])
         if self.scaled:

@@ -12,7 +12,7 @@ from fedarena.trees.forest import Float32Array, Forest
 
 
 @dataclass(frozen=True)
-class GrownTree:
+class ClientTree:
     """The trees of one client, one for each output."""
 
     trees: Float32Array
@@ -34,7 +34,7 @@ class TreeCyclic(TreeAlgorithm):
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """Grow a tree on the client's own rows, in bins of its own."""
-        return Reply(GrownTree(self.grow(message.w, work)))
+        return Reply(ClientTree(self.grow(message.w, work)))
 
     def round(self, state: Model, request: RequestSender) -> Model:
         """Let the forest pass through the selected clients, one exchange with each."""
@@ -43,6 +43,6 @@ class TreeCyclic(TreeAlgorithm):
             state = state if grown is None else self.server(state, grown, request.cohort)
         return state
 
-    def server(self, state: Model, mean: GrownTree, cohort: Cohort) -> Model:
+    def server(self, state: Model, mean: ClientTree, cohort: Cohort) -> Model:
         """Add the client's trees to the forest."""
         return Model(Forest.of(state.w).with_trees(mean.trees).vector)
