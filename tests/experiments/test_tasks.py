@@ -80,6 +80,8 @@ TRIVIAL = {
 }
 REFUSED = {(algorithm, task) for algorithm in ("fedir", "fedfa") for task in ("regression", "survival")}
 REFUSED |= {("fedir", "multilabel")}
+TREES = ("histboost", "treebag", "treecyclic", "centralized_trees", "local_trees")
+REFUSED |= {(algorithm, task) for algorithm in TREES for task in ("multilabel", "survival")}
 
 
 @pytest.mark.slow

@@ -281,6 +281,7 @@ REFUSED = {
     "fedir": "the class counts of each client",
     "fedvc": "drawn before its training",
     "finetune": "a training at every evaluation",
+    **dict.fromkeys(("histboost", "treebag", "treecyclic", "centralized_trees", "local_trees"), "sums of gradients"),
 }
 
 

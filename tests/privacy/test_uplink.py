@@ -29,6 +29,8 @@ NEED_EACH = {
     "coop",
     "cyclic",
     "fedasync",
+    "treebag",
+    "treecyclic",
 }
 
 

@@ -28,6 +28,7 @@ from fedarena.engine.setup import open_context
 from fedarena.models.private_task import PrivateTask
 from fedarena.models.pytree import leaves
 from fedarena.models.task import Task
+from fedarena.trees.boosted_rows import BoostedRows
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
 
@@ -59,7 +60,8 @@ MORE: dict[str, dict[str, Any]] = {
     "scaffold, Oort": {"algorithm": "scaffold", "select": {"name": "oort", "window": 1, "epsilon": 0.3}},
     "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
 }
-TASKS = (Task, PrivateTask)  # each takes gradients in its own way
+# Each takes gradients in its own way.
+GRADIENTS: tuple[tuple[Any, str], ...] = ((Task, "accumulate"), (PrivateTask, "accumulate"), (BoostedRows, "sums"))
 EACH = {**{name: {"algorithm": name} for name in sorted(components("algorithm"))}, **MORE}
 
 
@@ -80,9 +82,9 @@ def die(*_: Any) -> Any:
 def at_gradient(number: int) -> None:
     """Die in the middle of a client's training, at the gradient with this number."""
     taken = iter(range(1, number))
-    for kind in TASKS:
-        usual = kind.accumulate
-        kind.accumulate = lambda *a, usual=usual: usual(*a) if next(taken, None) else die()  # type: ignore[method-assign]
+    for kind, method in GRADIENTS:
+        usual = getattr(kind, method)
+        setattr(kind, method, lambda *a, usual=usual: usual(*a) if next(taken, None) else die())
 
 
 def at_the_end_of(round: int) -> None:
@@ -116,9 +118,9 @@ def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """Return a whole run, and the number of gradients at the end of each round."""
     taken, counts = [], []
     with monkeypatch.context() as patch:
-        for kind in TASKS:
-            usual = kind.accumulate
-            patch.setattr(kind, "accumulate", lambda *a, usual=usual: (taken.append(1), usual(*a))[1])
+        for kind, method in GRADIENTS:
+            usual = getattr(kind, method)
+            patch.setattr(kind, method, lambda *a, usual=usual: (taken.append(1), usual(*a))[1])
         run = fa.run(exp, out=folder, runtime="serial", on_round=lambda r: counts.append(len(taken)))
     return run, counts
 

@@ -93,10 +93,6 @@ class TreeContext(ExperimentContext):
             "data.name": (self.is_augmented, f"{name} grows trees on the columns, which augmentation would change"),
             "partition": (self.owners.noise is not None, f"{name} grows trees on raw columns, without feature noise"),
             "loss": (exp.loss is not None, f"{name} has the loss of its task, not '{exp.loss}'"),
-            "local.privacy": (
-                exp.local.privacy is not None,
-                f"{name} sends sums, which local.privacy does not protect",
-            ),
             "algorithm.base_score": (
                 base is not None and data.task == "classification" and data.classes == 2 and not 0 < base < 1,
                 f"base_score = {base} is no probability",

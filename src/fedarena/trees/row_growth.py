@@ -44,7 +44,7 @@ class RowGrowth:
         left = self.table.left_sums(complete)[:, :, None]
         uncounted = np.zeros(left.shape[:2], np.int64)
         offers = {0: CandidateSums(left, uncounted)}
-        best = best_splits(self.boosting, self.point, totals, uncounted[:, 0], np.arange(len(tree)), offers)
+        best = best_splits(self.boosting, self.point, totals, 0 * tree, np.arange(len(tree)), offers)
         for at, split in best.items():
             self._split(int(tree[at]), int(node[at]), int(split.tied[0]), split.sums[0, 0])
         self.depth += 1
