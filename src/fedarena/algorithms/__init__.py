@@ -30,8 +30,8 @@ from fedarena.algorithms.fedsgd import FedSGD
 from fedarena.algorithms.finetune import FineTune
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.geometric_median import GeometricMedian
-from fedarena.algorithms.krum import Krum, MultiKrum
 from fedarena.algorithms.histboost import HistBoost
+from fedarena.algorithms.krum import Krum, MultiKrum
 from fedarena.algorithms.loadaboost import LoAdaBoost
 from fedarena.algorithms.median import Median, TrimmedMean
 from fedarena.algorithms.norm_bound import NormBound

@@ -92,6 +92,7 @@ class TreeContext(ExperimentContext):
             "data.weight": (data.weight is not None, f"{name} does not weigh samples, and the data set has weights"),
             "data.name": (self.is_augmented, f"{name} grows trees on the columns, which augmentation would change"),
             "partition": (self.owners.noise is not None, f"{name} grows trees on raw columns, without feature noise"),
+            "attack": (exp.attack is not None, f"{name} sends sums and trees, and attacks are made for updates"),
             "loss": (exp.loss is not None, f"{name} has the loss of its task, not '{exp.loss}'"),
             "algorithm.base_score": (
                 base is not None and data.task == "classification" and data.classes == 2 and not 0 < base < 1,
@@ -112,7 +113,12 @@ class TreeContext(ExperimentContext):
                 )
 
     def evaluate(
-        self, rows: Rows, noise: NDArray[np.float32] | None = None, keep: Keep = "", cut: Cut | None = None
+        self,
+        rows: Rows,
+        noise: NDArray[np.float32] | None = None,
+        keep: Keep = "",
+        cut: Cut | None = None,
+        triggered: bool = False,
     ) -> Scores:
         """Return the scores of the loaded forest on these rows; only trees that are new to them are computed."""
         task, parts = self.task, [Scores.of_nothing()]
