@@ -209,7 +209,8 @@ def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> 
         memories = [loop.store.client_state(k) for k in loop.clients.population]
         remembered.append([[] if m is None else parts((m.kept, m.momentum, m.own)) for m in memories])
         answered.append(record.answered)
-    nothing_shared = name in ("local", "local_trees") or (name in ("fedper", "fedrep") and on == "quadratics")  # which have one layer
+    one_layer = name in ("fedper", "fedrep") and on == "quadratics"
+    nothing_shared = one_layer or name in ("local", "local_trees")
     assert believed[0] != believed[1] or nothing_shared
     assert believed[1] == believed[2] == believed[3]
     assert remembered[1] == remembered[2] == remembered[3]
