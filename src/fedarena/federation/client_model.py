@@ -71,7 +71,7 @@ class ModelFolder:
     ) -> None:
         """Check the final model, evaluate it on the client's own test samples, and write the folder."""
         check_structure(common.message, Model(context.initial), "a model")
-        check_structure(common.buffers, context.task.buffers(), "BatchNorm's statistics")
+        check_structure(common.buffers, context.initial_buffers, "BatchNorm's statistics")
         if sha256(common.message.w, common.buffers.values) != request.sha256:
             raise WireRefused("a final model with another sha256 than the message says")
         budget = context.experiment.rounds or context.experiment.uploads or 1

@@ -17,7 +17,7 @@ from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS
 from fedarena.engine.evaluation_tasks import BatchNormTask, EvaluationTask
-from fedarena.engine.personal_model import OwnModel
+from fedarena.engine.personal_model import OwnModel, PersonalModelTask
 from fedarena.engine.task_metrics import Predictions, TaskMetrics
 from fedarena.engine.tasks import (
     ClientAnswer,
@@ -306,7 +306,8 @@ class ClientWorker:
 
     def _evaluate(self, request: messages.EvaluateRequest, payload: Any) -> Response:
         """Return counts and a sum of losses, never values of single samples."""
-        common, model = self._common(payload), self._own_model(request.memory)
+        common = self._common(payload)
+        model = self._own_model(request.memory, common)
         scores = own = self._scores(self.context.owners.test, common, model)
         if self.context.experiment.evaluate.on == "train":
             own = self._scores(self._compared_rows, common, model)
@@ -325,12 +326,16 @@ class ClientWorker:
         owners, on = self.context.owners, self.context.experiment.evaluate.on
         return owners.clients[self.client] if on == "train" else owners.test
 
-    def _own_model(self, memory: str | None) -> OwnModel:
-        """Return the model that this client keeps under a ticket; without one, nothing but the common model."""
+    def _own_model(self, memory: str | None, common: Broadcast) -> OwnModel:
+        """Return the model of this client that follows from its state of a ticket; without one, the common model alone."""
         if memory is None:
             return None, None
-        state = self.states.load(memory) or initial_client_state(self.context)
-        return (state.kept if self.context.algorithm.personal else None), state.buffers
+        model = self._run(PersonalModelTask(self.client, read_only(self.states.load(memory))), common)
+        if isinstance(model, FailedTask):
+            self._log.info(f"the personal model failed: {model.error}")
+            raise ShareableError(f"the personal model failed: {model.error.partition(':')[0]}")
+        w, buffers = model
+        return w, buffers
 
     def _evaluation_sums(self, request: messages.EvaluationSumsRequest, payload: Any) -> Response:
         """Return sums over the test samples, masked unless fewer than three clients take part."""
@@ -342,7 +347,8 @@ class ClientWorker:
     def _own_metrics(self, request: messages.OwnMetricsRequest, payload: Any) -> Response:
         """Return the metrics that need the order of scores, on the samples that clients are compared on."""
         rows = self._compared_rows
-        predictions = self._predictions(rows, self._common(payload), self._own_model(request.memory))
+        common = self._common(payload)
+        predictions = self._predictions(rows, common, self._own_model(request.memory, common))
         values = own_values(predictions, self.context.positive, self.least)
         return messages.OwnMetrics(count=len(rows), values=values), NOTHING
 
@@ -369,13 +375,17 @@ class ClientWorker:
         """Return the personal model, where that was agreed."""
         if not self.joined.invitation.shares_models:
             raise ShareableError("personal models stay at the client", remedy="sharing them was not agreed on")
-        w, buffers = self._own_model(request.memory)
+        if self.context.algorithm.own_layers is not None:
+            raise ShareableError("own layers never leave a client")
+        state = self.states.load(request.memory) or initial_client_state(self.context)
+        w, buffers = (state.kept if self.context.algorithm.personal else None), state.buffers
         return messages.ModelResponse(), Payload.of({"w": w, "buffers": buffers})
 
     def _store_model(self, request: messages.FinalModelRequest, payload: Any) -> Response:
         """Store the final model, or the personal one, in a run folder of this client; nothing about it is sent."""
         joined, samples = self.joined, self.joined.samples
-        joined.model.store(self.context, request, self._common(payload), self._own_model(request.memory))
+        common = self._common(payload)
+        joined.model.store(self.context, request, common, self._own_model(request.memory, common))
         if samples is not None and joined.table.source.test_path is None:
             write_division(joined.model.path, Path(joined.table.source.paths[0]), samples.train, samples.test)
         return messages.FinalModelResponse(), NOTHING

@@ -62,7 +62,15 @@ class FederatedEvaluator(ReleasedMetrics):
         """Evaluate a model for each client, weighted by training samples."""
         population = self.context.owners.population
         tickets = {k: ticket_of(self.memory(k)) for k in population}
-        seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, common)
+        seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, message)
+        score = self.context.common_score
+        if score != "mean":
+            asked = (
+                seen if score == "none" else self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
+            )
+            right, count, loss = _pooled(asked)
+            found = self.with_sums(self._looked(right / count if count else None, loss, seen), message, metrics)
+            return self.with_own(found, message, tickets) if clients else found
         there = [k for k in population if isinstance(seen[k], messages.EvaluateResponse)]
         sizes = self.context.owners.sizes[there]
         on_test = losses = 0.0

@@ -152,7 +152,7 @@ class RemoteRuntime:
         self.patterns.check(send, do)
         if self.context.task.has_buffers and self.context.buffer_policy == "average":
             received: Any = message.payload.get("buffers")
-            check_structure(received, self.context.task.buffers(), STATISTICS)
+            check_structure(received, self.context.initial_buffers, STATISTICS)
             buffers = received
         still = buffers.values == before.values  # a constant may well be infinite
         sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
@@ -181,7 +181,7 @@ class RemoteRuntime:
         def read(client: int, message: Message) -> Buffers | FailedTask:
             if isinstance(message.body, messages.ErrorResponse):
                 return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
-            check_structure(message.payload, self.context.task.buffers(), STATISTICS)
+            check_structure(message.payload, self.context.initial_buffers, STATISTICS)
             buffers: Buffers = message.payload
             return buffers
 
