@@ -141,7 +141,7 @@ def test_fedbn_keeps_weights_and_statistics_of_norm_layers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("algorithm", [FedBN(), FedPer(own=("last:1",)), FedRep(own=("head",))])
-def test_workers_and_a_resume_change_no_bit(tmp_path: Path, algorithm: Any) -> None:
+def test_a_resume_changes_no_bit(tmp_path: Path, algorithm: Any) -> None:
     settings: dict[str, Any] = {**SKEWED, "model": normed, "algorithm": algorithm}
     whole = fa.run(blobs(), rounds=3, out=False, **settings)
     part = fa.run(blobs(), rounds=1, out=tmp_path / "part", **settings)
