@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.reports.charts.distributions import histogram
+from fedarena.reports.charts.gain_grid import gain_grid
 from fedarena.reports.charts.intervals import CredibleInterval, IntervalRow, interval_chart
 from fedarena.reports.charts.lines import Series
 from fedarena.reports.charts.posteriors import format_probability, format_sign
@@ -24,6 +25,7 @@ from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
 
 MANY = 16  # clients from which only the extreme ones are drawn
 EXTREME = 5  # of them at either end
+MOST_IN_GRID = 60  # clients up to which all of them are in the grid
 GAIN_HEAD = ("algorithm", "alone", "federated", "gain", "90% interval", "P(gain)", "P(loss)")
 EFFECT_HEAD = ("algorithm", "others with it", "without it", "loss", "90% interval", "P(they lose)", "P(gain)", "")
 COST_HEAD = ("algorithm", "training samples", "sent", "simulated time", "training time")
@@ -67,16 +69,27 @@ def gains_section(result: Comparison, width: float = WIDE) -> Markup:
     ]
     x_label = f"gain over {found.reference}, {result.scoring().unit}"
     charts = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
+    charts += _grid(result, found, order)
     means = [gain.mean for gain in found.of(lead) if gain.mean is not None]
     if len(order) > MANY and means:
         x_label = f"mean gain from {lead}, {result.scoring().unit}"
         how: dict[str, Any] = {"x_label": x_label, "y_label": "clients", "factor": result.scoring().scale}
         charts += [
-            f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
+            f"At the top are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
             f"{len(order)} clients.",
             lambda width: histogram(means, width=width, **how),
         ]
     return _render(result, found.algorithms, width, charts, caption, tables, [COSTS_NOTE])
+
+
+def _grid(result: Comparison, found: ClientGains, order: Sequence[str]) -> list[Any]:
+    """Return the grid of mean gains, clients by algorithms; nothing with one algorithm or very many clients."""
+    known = {(g.client, g.algorithm): g.mean for g in found.clients if g.mean is not None and math.isfinite(g.mean)}
+    if len(found.algorithms) < 2 or len(order) > MOST_IN_GRID or not known:
+        return []
+    write = lambda gain: signed(result, gain)
+    how = "The mean gain of each client from each algorithm; blue is a gain, orange a loss, and darker is more."
+    return [how, lambda width: gain_grid(order, found.algorithms, known, write, width)]
 
 
 def _shrinkage_note(found: ClientGains) -> str:
