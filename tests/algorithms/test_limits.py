@@ -19,6 +19,8 @@ from tests.support.federations import Quadratic, blobs, quadratics
 import fedarena as fa
 from fedarena.algorithms import (
     AFL,
+    IFCA,
+    MOON,
     Bulyan,
     CenteredClip,
     CoLearning,
@@ -35,6 +37,7 @@ from fedarena.algorithms import (
     LoAdaBoost,
     MultiKrum,
     NormBound,
+    PerFedAvg,
     QFedAvg,
     Scaffold,
     TrimmedMean,
@@ -136,6 +139,10 @@ MATRIX = {
     "centered clip, a large radius": Row(CenteredClip(radius=1e12), both={"equal": True}, within=1e-6),
     "bulyan without attackers": Row(Bulyan(attackers=0), both={"equal": True}, within=1e-6),
     "geometric median of two is their mean": Row(GeometricMedian(), both={"equal": True, "share": 1 / 3}, within=1e-6),
+    "moon without mu": Row(MOON(mu=0.0), both={"fast": False}),
+    "perfedavg, inner rate 0": Row(PerFedAvg(inner_lr=0.0), both={"fast": False}),
+    "perfedavg hf, inner rate 0": Row(PerFedAvg(inner_lr=0.0, variant="hf"), both={"fast": False}),
+    "ifca, one cluster": Row(IFCA(clusters=1)),
     "fedpage, always a full gradient": Row(
         FedPAGE(p=1.0, server_lr=0.1), "fedsgd", both=EXACT, only_b={"share": 1.0}, within=1e-6
     ),
@@ -146,16 +153,24 @@ MATRIX = {
 }
 
 
+# Quadratics have a loss of their own: no classes, and no representation before a last layer.
+REFUSED = {
+    "fedir": "fedir weighs rows by their class",
+    "moon": "moon compares representations",
+    "fedproto": "fedproto has a prototype for each class",
+}
+
+
 @pytest.mark.parametrize("on", PROBLEMS)
 @pytest.mark.parametrize("name", MATRIX)
 def test_matrix(name: str, on: str) -> None:
     row = MATRIX[name]
     both = dict(row.both)
+    if on == "quadratics" and (refused := [text for start, text in REFUSED.items() if name.startswith(start)]):
+        with pytest.raises(BadValue, match=refused[0]):
+            play(on, row.a, **both)
+        return
     if name.startswith("fedir"):
-        if on == "quadratics":  # they have a loss of their own, and no classes to weigh
-            with pytest.raises(BadValue, match="fedir weighs rows by their class"):
-                play(on, row.a, **both)
-            return
         both["partition"] = Balanced()
     if on == "network" and name.startswith("fedvc"):
         both["clients"] = 12  # of 192 rows: 16 each
@@ -190,7 +205,9 @@ def parts(tree: Any) -> list[Any]:
     return [leaf.tolist() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(tree)]
 
 
-EVERYTHING = [(n, on) for n in sorted(components("algorithm")) for on in PROBLEMS if (n, on) != ("fedir", "quadratics")]
+EVERYTHING = [
+    (n, on) for n in sorted(components("algorithm")) for on in PROBLEMS if on == "network" or n not in REFUSED
+]
 
 
 @pytest.mark.parametrize(("name", "on"), EVERYTHING)

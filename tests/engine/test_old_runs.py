@@ -58,7 +58,9 @@ def test_old_run_resumes_and_ends_with_the_recorded_weights(name: str, tmp_path:
     assert fa.run(resume=folder, runtime="serial", rounds=5).records[-1].round == 5
 
 
-NEW = ("afl", "histboost", "centralized_trees", "local_trees")  # that no earlier version had
+NEW = (  # that no earlier version had
+    "afl", "apfl", "centered_clip", "ditto", "fedproto", "ifca", "pfedme", "histboost", "centralized_trees", "local_trees",
+)  # fmt: skip
 
 
 def test_every_algorithm_with_a_state_has_an_old_run() -> None:

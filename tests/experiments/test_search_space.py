@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.support.algorithm_models import smallest_model
 
 from fedarena.algorithms import FedAvg
 from fedarena.config.errors import FedarenaError
@@ -157,7 +158,7 @@ def test_an_unknown_preset_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize("name", list(components("algorithm")))
 def test_every_algorithm_has_a_space_whose_corners_it_accepts(name: str) -> None:
-    experiment = Experiment.make("digits", algorithm=name, model="logreg")
+    experiment = Experiment.make("digits", algorithm=name, model=smallest_model(name))
     space = own_space(experiment)
     assert ("local.lr" in space.keys) != (name == "fsvrg")  # its step is h / n_k
     assert len(space.keys) == 2  # equal trials are worth the same in spaces of equal size

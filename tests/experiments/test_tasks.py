@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.algorithm_models import smallest_model
 from tests.support.made_tasks import TASKS, MadeTask
 
 import fedarena as fa
@@ -82,13 +83,15 @@ REFUSED = {(algorithm, task) for algorithm in ("fedir", "fedfa") for task in ("r
 REFUSED |= {("fedir", "multilabel")}
 TREES = ("histboost", "treebag", "treecyclic", "centralized_trees", "local_trees")
 REFUSED |= {(algorithm, task) for algorithm in TREES for task in ("multilabel", "survival")}
+REFUSED |= {("fedproto", task) for task in ("regression", "multilabel", "survival")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("algorithm", components("algorithm"))
 def test_every_algorithm_beats_the_trivial_predictor_or_refuses_by_name(algorithm, task):
-    settings = {"clients": 4, "partition": "iid", "out": False, "runtime": "serial", "model": "logreg"}
+    model = smallest_model(algorithm)
+    settings = {"clients": 4, "partition": "iid", "out": False, "runtime": "serial", "model": model}
     settings |= {"rounds": 12 if task == "survival" else 30, "local": {"lr": 0.1, "batch": 16}}
     if (algorithm, task) in REFUSED:
         with pytest.raises(FedarenaError, match=algorithm):

@@ -282,6 +282,13 @@ REFUSED = {
     "fedvc": "drawn before its training",
     "finetune": "a training at every evaluation",
     **dict.fromkeys(("histboost", "treebag", "treecyclic", "centralized_trees", "local_trees"), "sums of gradients"),
+    "ditto": "a second training on the same samples",
+    "apfl": "gradients at several models",
+    "pfedme": "gradients at several models",
+    "perfedavg": "gradients at several models",
+    "moon": "a loss of its own",
+    "fedproto": "the mean representation of the samples of each class",
+    "ifca": "the training loss of each client",
 }
 
 

@@ -16,6 +16,8 @@ from fedarena.config.registry import components
 
 NEED_EACH = {
     "median",
+    "fedproto",
+    "ifca",
     "trimmed_mean",
     "krum",
     "multikrum",

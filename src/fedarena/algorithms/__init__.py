@@ -5,6 +5,7 @@ published code is in `variants`. Local training, devices and communication belon
 """
 
 from fedarena.algorithms.afl import AFL
+from fedarena.algorithms.apfl import APFL
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
 from fedarena.algorithms.bulyan import Bulyan
@@ -13,6 +14,7 @@ from fedarena.algorithms.colearning import CoLearning
 from fedarena.algorithms.companions import FedIR, FedVC
 from fedarena.algorithms.coop import COOP
 from fedarena.algorithms.cyclic import Cyclic
+from fedarena.algorithms.ditto import Ditto
 from fedarena.algorithms.fedasync import FedAsync
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
@@ -23,6 +25,7 @@ from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedarena.algorithms.fedpage import FedPAGE
 from fedarena.algorithms.fedper import FedBN, FedPer
+from fedarena.algorithms.fedproto import FedProto
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx
 from fedarena.algorithms.fedrep import FedRep
@@ -31,10 +34,14 @@ from fedarena.algorithms.finetune import FineTune
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.geometric_median import GeometricMedian
 from fedarena.algorithms.histboost import HistBoost
+from fedarena.algorithms.ifca import IFCA
 from fedarena.algorithms.krum import Krum, MultiKrum
 from fedarena.algorithms.loadaboost import LoAdaBoost
 from fedarena.algorithms.median import Median, TrimmedMean
+from fedarena.algorithms.moon import MOON
 from fedarena.algorithms.norm_bound import NormBound
+from fedarena.algorithms.perfedavg import PerFedAvg
+from fedarena.algorithms.pfedme import PFedMe
 from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.scaffold import Scaffold
 from fedarena.algorithms.tree_baselines import CentralizedTrees, LocalTrees
@@ -44,8 +51,11 @@ from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, Separat
 
 __all__ = [
     "AFL",
+    "APFL",
     "COOP",
     "FSVRG",
+    "IFCA",
+    "MOON",
     "AdaptiveFedProx",
     "Algorithm",
     "Asynchronous",
@@ -56,6 +66,7 @@ __all__ = [
     "CoLearning",
     "Cohort",
     "Cyclic",
+    "Ditto",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
@@ -69,6 +80,7 @@ __all__ = [
     "FedNova",
     "FedPAGE",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "FedSGD",
@@ -87,6 +99,8 @@ __all__ = [
     "MultiKrum",
     "NormBound",
     "Outcome",
+    "PFedMe",
+    "PerFedAvg",
     "Pull",
     "QFedAvg",
     "Reply",

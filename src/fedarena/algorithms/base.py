@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.setting import Setting as Setting
+from fedarena.algorithms.step_batch import OwnGradient
 from fedarena.algorithms.torch_work import TorchWork
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
@@ -144,6 +145,7 @@ class Work(TorchWork, Protocol):
         pace: Callable[[int, float], float] | None = None,
         only: Literal["own", "shared"] | None = None,
         loss: Callable[[Any, Any, Any], Any] | None = None,
+        gradient: OwnGradient | None = None,
     ) -> Outcome:
         """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
@@ -151,7 +153,16 @@ class Work(TorchWork, Protocol):
         batches, and `steps` takes the place of epochs. `pace` scales the rate by (epoch, share of all steps done).
         `only` trains one part of a model with `own_layers`; the other and its BatchNorm statistics do not move by a bit.
         `loss(module, batch, context)` replaces the loss of the model: it returns the mean over a batch as a torch tensor;
-        `engine/own_loss.py` has the types of its arguments.
+        `engine/own_loss.py` has the types of its arguments. `gradient(w, batch)` returns the gradient of a step from `w`,
+        in place of the batch's gradient there with `adjust`.
+        """
+        ...
+
+    def for_own_model(self) -> Work:
+        """Return the work on a model of the client's own, beside the shared one, whose training must be over.
+
+        It begins with the random streams, counters and momentum of the round, as if it trained alone, and has BatchNorm
+        statistics that stay with the client.
         """
         ...
 

@@ -16,6 +16,26 @@ def check_proximal_weight(name: str, lr: float, mu: float, setting: str) -> None
         )
 
 
+def check_representation(name: str, setting: Setting) -> None:
+    """Refuse a model whose last layer is not linear, or has nothing learned before it."""
+    if setting.representation is None:
+        raise BadValue(
+            f"{name} compares representations, and the model has no linear last layer with trained layers before it",
+            remedy="use a model such as mlp_2nn, or a module with a method `features(x)` and a linear layer `head`",
+            where="model",
+        )
+
+
+def check_has_classes(name: str, setting: Setting, why: str) -> None:
+    """Refuse a task other than classification, and say why the algorithm needs classes."""
+    if not setting.has_classes:
+        raise BadValue(
+            f"{name} {why}, and these samples have none of their own",
+            remedy=f"use {name} for classification, or choose another algorithm",
+            where="algorithm",
+        )
+
+
 def check_counts_epochs(name: str, setting: Setting, why: str) -> None:
     """Refuse `local.steps` for algorithms that need whole epochs, and say why they do."""
     if setting.steps is not None:

@@ -23,3 +23,4 @@ class Setting:
     optimizer: str = "sgd"  # local.optimizer
     grows_trees: bool = False  # clients have raw columns, and the model is a forest
     is_private: bool = False  # `local.privacy` protects the samples of clients
+    representation: int | None = None  # width of the input of the model's last layer, where that layer is linear

@@ -40,3 +40,11 @@ class TorchWork(Protocol):
     def mask(self, *patterns: str) -> NDArray[np.bool_]:
         """Return which weights of a flat vector belong to parameters whose name fits one of the patterns."""
         ...
+
+    def represent(self, w: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the input of the last layer for each of this client's samples by the model `w`, and their classes."""
+        ...
+
+    def with_last_layer(self, w: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
+        """Return `w` with other weights of the last layer, which is linear."""
+        ...

@@ -22,6 +22,7 @@ import numpy as np
 Purpose = Literal[
     "select",  # clients of a round
     "shuffle",  # order of a client's samples
+    "inner",  # batches of a client beside those of its steps
     "dropout",  # random numbers of torch in a client's training (nn.Dropout)
     "evaluate",  # random numbers of torch in an evaluation
     "personal",  # everything random in a client's training at evaluation
@@ -58,8 +59,8 @@ _PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
     "partition_seed": ("partition", "client_test", "noise"),
     "fold_seed": ("split", "folds"),
     "seed": (
-        "shuffle", "dropout", "evaluate", "personal", "augment", "vc", "valid", "validation", "search", "algorithm",
-        "uplink", "privacy", "record_privacy", "masks", "attack",
+        "shuffle", "inner", "dropout", "evaluate", "personal", "augment", "vc", "valid", "validation", "search",
+        "algorithm", "uplink", "privacy", "record_privacy", "masks", "attack",
     ),
 }  # fmt: skip
 SEED_KEYS: Mapping[Purpose, SeedKey] = {purpose: key for key, purposes in _PURPOSES.items() for purpose in purposes}

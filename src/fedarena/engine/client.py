@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
+from fedarena.algorithms.step_batch import OwnGradient
 from fedarena.config.errors import BadValue
 from fedarena.config.seeds import stream
 from fedarena.data.dataset import count_labels
@@ -24,7 +25,9 @@ from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client_module import ClientModule
 from fedarena.engine.client_samples import ClientSamples
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.engine.general_step import own_gradient_step
 from fedarena.engine.own_loss import Loss, OwnLoss, training_by
+from fedarena.engine.own_model_work import OwnModelWork
 from fedarena.engine.own_parts import OwnParts
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
@@ -52,6 +55,7 @@ class ClientState:
     start: Broadcast | None = None  # the model it trains from, where clients do not all get the same
     residual: dict[str, list[Any]] | None = None  # what compression left out of its updates (privacy/uplink.py)
     own: Vector | None = None  # its own weights, where the rest of the model is shared (engine/own_parts.py)
+    own_model_buffers: Buffers | None = None  # BatchNorm's statistics of a whole model of its own, beside the shared one
 
     def own_weights(self, parts: OwnParts) -> Vector:
         """Return the client's own weights, before its first round the initial ones."""
@@ -68,7 +72,7 @@ class ClientState:
     @property
     def holds_anything(self) -> bool:
         """Return whether the state holds anything that the next round needs."""
-        parts = (self.kept, self.momentum, self.buffers, self.start, self.own, self.residual)
+        parts = (self.kept, self.momentum, self.buffers, self.start, self.own, self.own_model_buffers, self.residual)
         return self.steps > 0 or any(part is not None for part in parts)
 
 
@@ -76,7 +80,7 @@ class ClientCannotTrain(Exception):
     """Raised for a client with a single row and BatchNorm over a single value: there is no variance to divide by."""
 
 
-class ClientWork(ClientModule, ClientSamples):
+class ClientWork(OwnModelWork, ClientModule, ClientSamples):
     """One client in one round (see algorithms.base.Work)."""
 
     def __init__(
@@ -89,6 +93,7 @@ class ClientWork(ClientModule, ClientSamples):
         batched: BatchedTraining | None = None,
         exchange: int = 0,
         start: Vector | None = None,
+        received: Buffers | None = None,
     ) -> None:
         super().__init__(context.task, context.initial if start is None else start)
         self.exchange = exchange  # of the round: each draws noise of its own
@@ -101,6 +106,7 @@ class ClientWork(ClientModule, ClientSamples):
         self.steps = self.samples = 0
         self.last_loss = float("nan")
         self._momentum: Tensor | None = None
+        self.received_buffers = received  # with the message
         self._epochs_drawn = 0  # epochs whose order the batch has already drawn
 
     @property
@@ -172,9 +178,7 @@ class ClientWork(ClientModule, ClientSamples):
         """Return in how many of this client's rows each input feature is not 0, without random augmentation."""
         private_steps.refuse(self, "the feature counts of each client")
         counts = np.zeros(int(np.prod(self.context.data.shape)), np.int64)
-        for start in range(0, self.rows, EVALUATION_ROWS):
-            piece = slice(start, start + EVALUATION_ROWS)
-            x, _ = self.context.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
+        for x, _ in self.evaluation_batches():
             counts += (x.flatten(1) != 0).sum(dim=0).cpu().numpy()
         return counts
 
@@ -203,6 +207,12 @@ class ClientWork(ClientModule, ClientSamples):
         self._noise = None if self._noise is None else self._noise[chosen]
         self.__dict__.pop("sizes", None)
 
+    def for_own_model(self) -> ClientWork:
+        """Return the work on a model of the client's own, beside the shared one, whose training must be over."""
+        own = ClientWork(self.context, self.client, self.round, replace(self.state, momentum=None), self.decay_round)
+        self.set_shared_model_aside(own, self.state.own_model_buffers)
+        return own
+
     def train(
         self,
         w: Vector,
@@ -215,10 +225,12 @@ class ClientWork(ClientModule, ClientSamples):
         pace: Callable[[int, float], float] | None = None,
         only: Literal["own", "shared"] | None = None,
         loss: Loss | None = None,
+        gradient: OwnGradient | None = None,
     ) -> Outcome:
         """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
         is_whole = epochs is None and steps is None and self._amount == self._usual_amount  # no straggler
-        as_usual = is_whole and lr is None and batch is None and pace is None and loss is None and only is None
+        by_model = loss is None and gradient is None
+        as_usual = is_whole and lr is None and batch is None and pace is None and by_model and only is None
         if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
@@ -240,19 +252,20 @@ class ClientWork(ClientModule, ClientSamples):
         frozen = None if parts is None else parts.weights ^ (only == "own")
         before = None if parts is None else self.task.buffers()
         if self.local.privacy is not None:
-            if batch is not None or loss is not None:
-                private_steps.refuse(self, "a batch size or a loss of its own")
+            if batch is not None or not by_model:
+                private_steps.refuse(self, "a batch size, a loss or gradients of its own")
             counts = [sum(len(part.sizes) for part in passes) for passes in plan]
             out = private_steps.train(self, w, counts, rate, adjust, self._start_momentum(), self._gather, frozen)
-        elif loss is None and frozen is None and solver.can_be_compiled(self.task, self.local, adjust):
+        elif by_model and frozen is None and solver.can_be_compiled(self.task, self.local, adjust):
             stretches = (chain.from_iterable(map(self._stretches, passes)) for passes in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
             anchor = self.context.anchor if isinstance(adjust, Anchor) else None
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
+            step = gradient and own_gradient_step(self.task, self.local, gradient, start, made, self)
             with training_by(self._own_loss(loss, w), self.task, anchor, weighted=self.context.data.weight is not None):
-                out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made, frozen)
+                out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made, frozen, step)
         if parts is not None and before is not None:
             self.task.load_buffers(parts.changed_buffers(before, self.task.buffers(), only))
         return self._count(out, sum(batches))

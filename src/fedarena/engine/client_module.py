@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, quoted
+from fedarena.models.representation import last_layer
 from fedarena.models.task import Task, as_tensor
 
 
@@ -51,6 +52,14 @@ class ClientModule:
             what = f"no parameter fits '{quoted(', '.join(patterns))}'"
             raise BadValue(what, remedy=f"they are: {', '.join(names)}", where="work.mask")
         return np.repeat(fits, [view.numel() for view in self.task.weights])
+
+    def with_last_layer(self, w: Vector, weight: Vector, bias: Vector) -> Vector:
+        """Return `w` with other weights of the last layer, which is linear."""
+        layer = last_layer(self.load(w))
+        assert layer is not None, "the algorithm checks that the model has a representation"
+        layer.weight.data.copy_(as_tensor(weight))
+        layer.bias.data.copy_(as_tensor(bias))
+        return self.weights
 
     def _set_weights_aside(self) -> None:
         """Save the weights of `module` while the task is used with others."""

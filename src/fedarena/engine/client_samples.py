@@ -16,7 +16,7 @@ from fedarena.data.dataset import Rows
 from fedarena.engine import solver
 from fedarena.engine.batch_plan import BatchPass
 from fedarena.engine.batched_training import BatchedTraining
-from fedarena.engine.context import ExperimentContext
+from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task
 
@@ -125,6 +125,24 @@ class ClientSamples:
             own = torch.from_numpy(weights[self.index[positions]]).to(self.task.flat)
             for task in (self.task, *([self.context.anchor] if "anchor" in vars(self.context) else [])):
                 task.sample_weights = own
+
+    @cached_property
+    def _inner(self) -> np.random.Generator:
+        return self.stream("inner")
+
+    def another_batch(self, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return `count` random samples and their weights, where samples have weights, beside the batches of the steps."""
+        positions = self._inner.choice(self.rows, size=count, replace=False)
+        noise, weights = None if self._noise is None else self._noise[positions], self.context.data.weight
+        x, y = self.context.training_rows(self.index[positions], noise, self._inner)
+        own = None if weights is None else torch.from_numpy(weights[self.index[positions]]).to(self.task.flat)
+        return x, y, own
+
+    def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield all rows in their order, without random augmentation: for measurements that are not steps."""
+        for start in range(0, self.rows, EVALUATION_ROWS):
+            piece = slice(start, start + EVALUATION_ROWS)
+            yield self.context.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
 
     def _gather_weighted(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         self._weigh(positions)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, quoted
 from fedarena.engine.client_module import copied_buffers, frozen_module
+from fedarena.models.representation import represent
 from fedarena.models.task import Task
 
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ class LossContext:
     round: int
     step: int  # of this training, from 0
     _start: Callable[[], nn.Module]
+    _loss: Callable[[Tensor, Tensor], Tensor]
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of the task, such as cross-entropy, from the outputs of the model for a batch."""
+        return self._loss(outputs, y)
+
+    def represent(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the representation of a batch, which is the input of the last layer, and the outputs of the model."""
+        return represent(module, x)
 
     @property
     def start(self) -> nn.Module:
@@ -65,7 +75,7 @@ class OwnLoss:
     def __call__(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of a batch; variance reduction also asks for that of a second model in the same step."""
         self.steps += module is self.task.module
-        context = LossContext(self.client, self.round, self.steps - 1, self.start)
+        context = LossContext(self.client, self.round, self.steps - 1, self.start, self.task.mean_loss)
         return _checked(self.loss(module, Batch(x, y), context))
 
 

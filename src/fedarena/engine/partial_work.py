@@ -10,8 +10,8 @@ from torch import nn
 
 from fedarena.algorithms.base import Adjust, Outcome, Pull, Vector
 from fedarena.config.errors import BadValue
-from fedarena.engine import solver
 from fedarena.engine.client import ClientWork
+from fedarena.engine.general_step import as_function
 from fedarena.engine.own_parts import OwnParts
 
 
@@ -42,7 +42,7 @@ class PartialWork:
             b = None if adjust.b is None else parts.join(adjust.b, np.zeros_like(parts.initial))
             return Pull(b=b, outside=adjust.outside)
         if isinstance(adjust, Pull):
-            change = solver.as_function(adjust)
+            change = as_function(adjust)
         elif callable(adjust):
             change = adjust
         else:

@@ -46,7 +46,8 @@ class PersonalModelTask:
     def run(self, context: ExperimentContext, common: Broadcast) -> tuple[Vector, Buffers]:
         """Ask the algorithm for the client's model; one whose samples are too few to train keeps the server's."""
         task, state = context.task, self.state or initial_client_state(context)
-        parts, buffers = context.parts, state.complete_buffers(context.parts, common.buffers)
+        parts = context.parts
+        buffers = state.own_model_buffers or state.complete_buffers(parts, common.buffers)
         if not context.is_personal:
             return common.message.w, buffers
         task.load_buffers(buffers)

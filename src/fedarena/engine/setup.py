@@ -29,6 +29,7 @@ from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.engine.tree_context import TreeContext
 from fedarena.models.linear_features import input_features
+from fedarena.models.representation import representation_width
 from fedarena.privacy.accountant import need_accountant
 from fedarena.statistics.metric_registry import CLASSES
 
@@ -156,6 +157,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         optimizer=local.optimizer,
         is_private=local.privacy is not None,
         grows_trees=isinstance(context, TreeContext),
+        representation=representation_width(context.task.module),
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)

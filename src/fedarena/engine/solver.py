@@ -15,7 +15,7 @@ from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
 from fedarena.config.errors import BadValue
 from fedarena.config.settings_tables import Local
 from fedarena.data.dataset import count_labels
-from fedarena.engine.adam import Adam
+from fedarena.engine.general_step import Step, general_step
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task, as_tensor
 
@@ -91,7 +91,7 @@ def make_step(
     anchor: Task | None = None,
     made: int = 0,
     frozen: Tensor | None = None,
-) -> Callable[[Tensor, Tensor, float], float]:
+) -> Step:
     """Return one optimizer step as a function of (x, y, lr), with only the operations that the settings need.
 
     g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u. Adam has made `made` steps before.
@@ -107,7 +107,7 @@ def make_step(
         assert anchor is not None, "an anchor needs a second model"
         return _anchored_step(task, local, adjust, momentum, anchor)
     if callable(adjust) or local.clip is not None or local.optimizer != "sgd" or frozen is not None:
-        return _general_step(task, local, adjust, momentum, made, frozen)
+        return general_step(task, local, adjust, momentum, made, frozen)
     pull = adjust or Pull()
     centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
     b = None if pull.b is None else as_tensor(pull.b).to(w)
@@ -154,9 +154,7 @@ def make_step(
     return with_momentum
 
 
-def _anchored_step(
-    task: Task, local: Local, adjust: Anchor, momentum: Tensor | None, anchor: Task
-) -> Callable[[Tensor, Tensor, float], float]:
+def _anchored_step(task: Task, local: Local, adjust: Anchor, momentum: Tensor | None, anchor: Task) -> Step:
     """Return the step with g(w) - g(anchor) + full gradient, each added into the weights; a second model is the anchor.
 
     Weight decay is part of both gradients: lambda (w - anchor) is left of it, the rest is in the full gradient. A scale
@@ -192,65 +190,6 @@ def _anchored_step(
         return loss
 
     return step
-
-
-def _general_step(
-    task: Task,
-    local: Local,
-    adjust: Pull | Callable[[Vector, Vector], Vector] | None,
-    momentum: Tensor | None,
-    made: int,
-    frozen: Tensor | None = None,
-) -> Callable[[Tensor, Tensor, float], float]:
-    """Return the slow step, for Adam, clipping and corrections that are Python functions: the gradient is a vector."""
-    w = task.flat
-    adam = Adam(w, momentum, local, made) if local.optimizer == "adam" and momentum is not None else None
-    g = torch.zeros_like(w)
-    g_views = task.views(g)
-    beside: Tensor | None = None
-    change: Callable[[Vector, Vector], Vector] = lambda y, g: g
-    if isinstance(adjust, Pull):
-        outside = adjust.outside and momentum is not None
-        change = as_function(adjust, with_b=not outside)
-        beside = as_tensor(adjust.b).to(w) if outside and adjust.b is not None else None
-    elif adjust is not None:
-        change = adjust
-
-    def step(x: Tensor, y: Tensor, lr: float) -> float:
-        g.zero_()
-        loss = task.accumulate(x, y, g_views, 1.0)
-        if frozen is not None:
-            g.masked_fill_(frozen, 0.0)
-        if local.clip is not None:
-            norm = float(torch.sqrt(g @ g))
-            if norm > local.clip:
-                g.mul_(local.clip / norm)
-        if local.weight_decay:
-            g.add_(w, alpha=local.weight_decay)
-        corrected = as_tensor(change(w.cpu().numpy(), g.cpu().numpy())).to(w)
-        if adam is not None:
-            adam.step(corrected, lr)
-        elif momentum is None:
-            w.add_(corrected, alpha=-lr)
-        else:
-            momentum.mul_(local.momentum).add_(corrected)
-            w.add_(momentum, alpha=-lr)
-            if beside is not None:
-                w.add_(beside, alpha=-lr)
-        return loss
-
-    return step
-
-
-def as_function(pull: Pull, with_b: bool = True) -> Callable[[Vector, Vector], Vector]:
-    """Return the function g + mu (y - centre) + b."""
-
-    def change(y: Vector, g: Vector) -> Vector:
-        if pull.mu and pull.centre is not None:
-            g = g + pull.mu * (y - pull.centre)
-        return g + pull.b if with_b and pull.b is not None else g
-
-    return change
 
 
 def can_be_compiled(task: Task, local: Local, adjust: Adjust = None) -> bool:
@@ -368,15 +307,16 @@ def train(
     anchor: Task | None = None,
     made: int = 0,
     frozen: NDArray[np.bool_] | None = None,
+    step: Step | None = None,
 ) -> Outcome:
     """Run the local optimizer from `w` over epochs of batches; `rate(j)` is the learning rate of step j.
 
-    Entries that are `frozen` keep every bit, in the weights and in the momentum.
+    Entries that are `frozen` keep every bit, in the weights and in the momentum. `step` replaces the usual step.
     """
     task.module.train()
     task.load(w)
     held = None if frozen is None else as_tensor(frozen).to(task.flat.device)
-    step = make_step(task, local, adjust, momentum, anchor, made, held)
+    step = step or make_step(task, local, adjust, momentum, anchor, made, held)
     still = (
         [] if held is None else [(part, part[..., held].clone()) for part in (task.flat, momentum) if part is not None]
     )

@@ -197,7 +197,9 @@ class ClientTask:
         context.task.class_weights = context.task.sample_weights = None
         number = self.round if self.number is None else self.number
         start = state.complete_weights(parts, getattr(common.message, "w", None))
-        work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number, start)
+        work = ClientWork(
+            context, self.client, number, state, self.round, batched, self.exchange_number, start, common.buffers
+        )
         measured = self._squared_loss(context, start)
         partial = None if parts is None else PartialWork(work, parts, state.own_weights(parts))
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
@@ -207,7 +209,8 @@ class ClientTask:
             return SkippedClient(self.client, str(error))
         policy = context.buffer_policy
         trained = context.task.has_buffers and (policy != "server" or parts is not None)
-        after = context.task.buffers() if trained else common.buffers
+        shared, own_model_buffers = work.buffers if context.task.has_buffers else (common.buffers, None)
+        after = shared if trained else common.buffers
         # A constant buffer may well be infinite (a mask): only what training changed must be finite.
         sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
         own = None if partial is None else partial.own
@@ -221,18 +224,19 @@ class ClientTask:
         if self.exchange is not None and context.steps is not None and finite:
             reply, size, residual = context.steps.send(reply, self.do, self.exchange, self.client, residual)
             finite = isinstance(reply.send, MaskedVector) or is_finite(reply.send)  # with the residual added
-        samples = work.samples + (0.0 if measured is None else FORWARD_SHARE * float(context.sizes[self.client]))
+        steps, trained_on = work.work_done
+        samples = trained_on + (0.0 if measured is None else FORWARD_SHARE * float(context.sizes[self.client]))
         report = ClientReport(
             self.client,
             finite=finite,
-            steps=work.steps,
-            samples=work.samples,
+            steps=steps,
+            samples=trained_on,
             loss=work.last_loss,
             seconds=time.perf_counter() - started,
             device_seconds=context.fleet.usual_seconds(self.client, samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if context.task.has_buffers else 0,
-            state=self._next_state(reply, work, own_buffers, residual, own),
+            state=self._next_state(reply, work, own_buffers, residual, own, own_model_buffers),
             squared_loss=measured,
         )
         return ClientAnswer(report, reply, after)
@@ -246,11 +250,17 @@ class ClientTask:
         return float(np.square(losses).mean())
 
     def _next_state(
-        self, reply: Reply, work: ClientWork, buffers: Buffers | None, residual: Residual | None, own: Vector | None
+        self,
+        reply: Reply,
+        work: ClientWork,
+        buffers: Buffers | None,
+        residual: Residual | None,
+        own: Vector | None,
+        own_model_buffers: Buffers | None,
     ) -> ClientState | None:
         momentum, context = work.final_momentum, work.context
         steps = work.state.steps + work.steps if context.counts_client_steps else 0
-        state = ClientState(reply.keep, momentum, buffers, steps, None, residual, own)
+        state = ClientState(reply.keep, momentum, buffers, steps, None, residual, own, own_model_buffers)
         return None if self.state is None and not state.holds_anything else state
 
 

@@ -54,12 +54,20 @@ def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
 
 def check_algorithm(name: str) -> Iterator[str]:
     """Check an algorithm on a small federation with partial participation and dropouts."""
+    from fedarena.config.experiment import Experiment
+    from fedarena.engine.setup import open_context
     from fedarena.experiments.run import run
 
     settings: dict[str, Any] = {
         "data": "digits", "model": "logreg", "clients": 5, "share": 0.6, "rounds": 4, "dropouts": 0.2,
         "partition": "iid", "algorithm": name, "local": {"lr": 0.05, "epochs": 1, "batch": 32},
     }  # fmt: skip
+    try:
+        open_context(Experiment.make(settings))
+    except BadValue as error:
+        if error.where != "model":
+            raise
+        settings["model"] = "mlp_2nn"  # it needs a network
     first = run(settings, out=False, runtime="serial")
     require(bool(np.isfinite(first.final.loss or 0.0)), "its loss is not finite on an easy problem")
     yield "trains on digits with its default settings"

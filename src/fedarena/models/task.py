@@ -235,7 +235,10 @@ class Task:
         return torch.from_numpy(self.network.logits(self.flat.numpy(), self.buffers().values, x.contiguous().numpy()))
 
     def _loss_of_outputs(self, x: Tensor, y: Tensor) -> Tensor:
-        outputs = self.module(x)
+        return self.mean_loss(self.module(x), y)
+
+    def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of a batch from the outputs of the model."""
         if isinstance(self.loss, CrossEntropy):
             outputs, y = flatten_positions(outputs, y)
         return self.loss.mean(outputs, y, self._row_weights(y))

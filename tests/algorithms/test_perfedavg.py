@@ -1,0 +1,44 @@
+"""Per-FedAvg: exact statements (docs/reference/algorithms.md#per-fedavg); inner rate 0 is in test_limits.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.algorithms.test_ditto import BLOBS, CURVATURES, QUADRATICS, ROWS
+from tests.algorithms.test_fedavg import CENTRES
+from tests.support.federations import blobs, optimum, quadratics
+from tests.support.trainings import same_bits, trained
+
+from fedarena.algorithms import PerFedAvg
+
+LOCAL = {"lr": 1.0, "epochs": 1, "batch": float("inf")}
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_the_optimum_of_quadratics_is_that_after_one_step(variant: str, tmp_path: Path) -> None:
+    """After a step h (w - a) becomes h (1 - alpha h) (w - a); the derivative of the step is 1 - alpha h once more."""
+    alpha = 0.2
+    end = trained(
+        quadratics(CENTRES, CURVATURES, ROWS), PerFedAvg(inner_lr=alpha, variant=variant), tmp_path, rounds=25,
+        local=LOCAL, **QUADRATICS,
+    )  # fmt: skip
+    shrinks = 1 - alpha * CURVATURES
+    w = optimum(CENTRES, CURVATURES * shrinks ** (1 if variant == "fo" else 2), np.array(ROWS))
+    np.testing.assert_allclose(end.state.w, w, atol=1e-9)
+    np.testing.assert_allclose(np.stack(end.own), w - alpha * CURVATURES * (w - CENTRES), atol=1e-9)
+
+
+def test_evaluation_steps_leave_no_trace(tmp_path: Path) -> None:
+    """A run that evaluates once, and one that evaluates every round, end with the same model."""
+    often, once = (trained(blobs(), "perfedavg", tmp_path, evaluate={"every": e}, **BLOBS) for e in (1, 3))
+    assert same_bits(often.state.w, once.state.w)
+    assert same_bits(often.own, once.own)
+    assert not same_bits(often.own[0], often.state.w)
+
+
+def test_inner_batches_have_a_stream_of_their_own(tmp_path: Path) -> None:
+    """Inner rates that change nothing but the point of the gradient keep the order of the outer batches."""
+    none, tiny = (trained(blobs(), PerFedAvg(inner_lr=a), tmp_path, **{**BLOBS, "fast": False}) for a in (0.0, 1e-7))
+    assert 0 < np.abs(none.state.w - tiny.state.w).max() < 1e-4
