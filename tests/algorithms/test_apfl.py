@@ -17,6 +17,7 @@ from fedarena.algorithms import APFL
 GENERIC: dict[str, Any] = {**BLOBS, "fast": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [APFL(alpha=0.0), APFL(alpha=0.3), APFL(alpha=1.0), APFL(adapt=True)])
 @pytest.mark.parametrize("model", [small_net, with_batch_norm])
 def test_the_shared_model_is_that_of_fedavg_for_every_alpha(algorithm: APFL, model: Any, tmp_path: Path) -> None:
@@ -33,6 +34,7 @@ def test_without_a_part_of_its_own_the_mixture_is_the_shared_model(tmp_path: Pat
     assert same_bits(end.own, [end.state.w] * len(end.own))
 
 
+@pytest.mark.slow
 def test_with_no_shared_part_own_models_are_local_training(tmp_path: Path) -> None:
     mixed, alone = (trained(blobs(), a, tmp_path, **GENERIC) for a in (APFL(alpha=1.0), "local"))
     assert same_bits(mixed.own, alone.own)

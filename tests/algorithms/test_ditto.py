@@ -30,6 +30,7 @@ def with_batch_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("model", [small_net, with_batch_norm])
 def test_without_a_proximal_term_own_models_are_local_training(model: Any, fast: bool, tmp_path: Path) -> None:
@@ -54,6 +55,7 @@ def test_the_shared_model_is_that_of_fedavg(model: Any, local: dict[str, Any], t
     assert [r.accuracy for r in ditto.records] == [r.accuracy for r in average.records]
 
 
+@pytest.mark.slow
 def test_own_models_reach_the_mean_of_own_and_shared_optimum(tmp_path: Path) -> None:
     """v_k -> (H_k + lambda)^-1 (H_k v*_k + lambda w*), with one step a round, where FedAvg has no drift."""
     lam, local = 0.7, {"lr": 0.6, "epochs": 1, "batch": float("inf")}

@@ -27,6 +27,7 @@ def two_rules(clients: int = 8, rows: int = 20, size: int = 5) -> Given:
     return Given(Dataset("rules", x, y, clients * rows, 2, owner=owner, owner_names=tuple(map(str, range(clients)))))
 
 
+@pytest.mark.slow
 def test_two_planted_clusters_are_found_in_nine_of_ten_restarts(tmp_path: Path) -> None:
     """The clients of each rule predict with one model, those of the other rule with another one."""
     found = 0

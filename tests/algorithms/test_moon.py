@@ -24,6 +24,7 @@ def smooth() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_paper_and_its_gradient_that_of_differences() -> None:
     torch.manual_seed(0)
     module, start, last = smooth(), smooth(), smooth()
@@ -51,6 +52,7 @@ def test_the_loss_is_that_of_the_paper_and_its_gradient_that_of_differences() ->
             assert float(gradient.view(-1)[i]) == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_a_clients_first_round_is_that_of_fedavg(tmp_path: Path) -> None:
     """It has no last model to keep away from; in its second round it has."""
     for rounds, same in ((1, True), (2, False)):
@@ -73,6 +75,7 @@ class WithFeatures(nn.Module):
         return self.head(self.features(x))
 
 
+@pytest.mark.slow
 def test_a_module_with_features_and_a_head_is_a_sequence_of_both(tmp_path: Path) -> None:
     settings = {**BLOBS, "fast": False}
     a, b = (trained(blobs(), "moon", tmp_path, **{**settings, "model": m}) for m in (small_net, WithFeatures))

@@ -30,6 +30,7 @@ def test_the_optimum_of_quadratics_is_that_after_one_step(variant: str, tmp_path
     np.testing.assert_allclose(np.stack(end.own), w - alpha * CURVATURES * (w - CENTRES), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_evaluation_steps_leave_no_trace(tmp_path: Path) -> None:
     """A run that evaluates once, and one that evaluates every round, end with the same model."""
     often, once = (trained(blobs(), "perfedavg", tmp_path, evaluate={"every": e}, **BLOBS) for e in (1, 3))
@@ -38,6 +39,7 @@ def test_evaluation_steps_leave_no_trace(tmp_path: Path) -> None:
     assert not same_bits(often.own[0], often.state.w)
 
 
+@pytest.mark.slow
 def test_inner_batches_have_a_stream_of_their_own(tmp_path: Path) -> None:
     """Inner rates that change nothing but the point of the gradient keep the order of the outer batches."""
     none, tiny = (trained(blobs(), PerFedAvg(inner_lr=a), tmp_path, **{**BLOBS, "fast": False}) for a in (0.0, 1e-7))

@@ -15,6 +15,7 @@ from fedarena.algorithms import PFedMe
 from fedarena.config.errors import BadValue
 
 
+@pytest.mark.slow
 def test_the_optimum_of_quadratics_is_that_of_their_envelopes(tmp_path: Path) -> None:
     """The envelope of h/2 (w - a)^2 is h'/2 (w - a)^2 with h' = h lambda / (h + lambda)."""
     lam, local = 2.0, {"lr": 0.9, "epochs": 1, "batch": float("inf")}
