@@ -17,6 +17,7 @@ from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import client_batch_size
 from fedarena.federation.client import FederationClient
 from fedarena.federation.client_states import ClientStateStore
+from fedarena.federation.consent import check_experiment
 from fedarena.models.pytree import leaves
 
 ALGORITHMS: dict[str, Any] = {
@@ -110,6 +111,24 @@ def test_personal_models_are_tested_by_their_clients_or_with_consent_by_all(
         memory = CheckpointStore.read_client_state(tmp_path / "serial" / "checkpoint", experiment.algorithm.made, k)
         own = newest_memory(tmp_path / "clients" / name, experiment.algorithm.made)
         assert all(np.array_equal(a, b) for a, b in zip(leaves(own), leaves(memory), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ditto", "apfl", "pfedme", "perfedavg", "moon"])
+def test_own_models_beside_a_shared_one(algorithm: str, tmp_path: Path) -> None:
+    """Scores on common and on own samples are those of a simulation, also with BatchNorm statistics of one's own."""
+    federated, serial = Federation(tmp_path).both(algorithm=algorithm, model="normed", share=0.75, dropouts=0.2)
+    without_state = ["weights"] if algorithm in ("ditto", "apfl", "pfedme") else []  # models of clients are hashed too
+    assert differences(federated, serial) == without_state
+    for name in serial.state:
+        np.testing.assert_array_equal(federated.state[name], serial.state[name])
+    np.testing.assert_array_equal(federated.client_accuracy, serial.client_accuracy)
+
+
+@pytest.mark.parametrize("algorithm", ["ifca", "fedproto"])
+def test_own_models_that_follow_from_more_than_a_model_are_refused(algorithm: str, tmp_path: Path) -> None:
+    with pytest.raises(fa.FedarenaError, match=f"more than the server's model in {algorithm}"):
+        check_experiment(Federation(tmp_path).experiment(algorithm=algorithm, model="mlp_2nn"))
 
 
 def newest_memory(folder: Path, algorithm: Any) -> ClientState:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from fedarena.algorithms.base import Asynchronous
+from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.config.errors import BadValue, join_words
 from fedarena.config.experiment import Experiment
 from fedarena.config.settings_tables import LocalPrivacy
@@ -89,6 +89,12 @@ def check_experiment(experiment: Experiment) -> None:
             "evaluate.histograms counts scores of classes, and a regression has none",
             "leave it out",
             "evaluate.histograms",
+        ),
+        (
+            exp.algorithm.made.personal and type(exp.algorithm.made).broadcast is not Algorithm.broadcast,
+            f"models of clients follow from more than the server's model in {exp.algorithm.name}, which is for simulations",
+            "choose another personalised algorithm, such as ditto, fedper or fedrep",
+            "algorithm",
         ),
         (
             exp.partition.name != "natural" or _changed(exp.partition.settings),
