@@ -193,7 +193,7 @@ def test_drawn_rows_keep_their_own_noise() -> None:
     noisy = {"partition": {"name": "feature_noise", "sigma": 0.5}, "clients": 4}
     context = open_context(Experiment.make(blobs(), model=small_net, **noisy))
     work = ClientWork(context, 3, 0, ClientState())
-    noise = dict(zip(work.index.tolist(), context.training_noise(3, 0), strict=True))
+    noise = dict(zip(work.index.tolist(), context.feature_noise.in_training(3, 0), strict=True))
     work.draw(20)
     x, _ = work._gather(np.arange(20))
     expected = np.stack([context.data.x[row] + noise[row] for row in work.index.tolist()])

@@ -443,7 +443,7 @@ def test_noise_as_variance_is_its_root():
 
 def test_client_0_is_unchanged_and_the_others_have_their_deviation():
     context = open_context(Experiment.make("digits", partition="feature_noise", clients=4))
-    first, *others = (context.noise(client, 200) for client in range(4))
+    first, *others = (context.feature_noise.of(client, 200) for client in range(4))
     assert first is None
     for std, n in zip(context.owners.noise[1:], others, strict=True):  # 12,800 numbers: standard error 0.6 %
         assert n.dtype == np.float32

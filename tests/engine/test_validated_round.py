@@ -195,7 +195,7 @@ def test_noise_of_clients_is_in_their_validation_samples() -> None:
     context, right, count = open_context(done.experiment), 0, 0
     for client, rows in enumerate(context.owners.validation):
         x, y = context.test_rows(
-            rows, context.noise(client, len(rows), 0, 2)
+            rows, context.feature_noise.of(client, len(rows), 0, 2)
         )  # a stream that neither training nor tests use
         with torch.no_grad():
             right += int((done.model()(x).argmax(1) == y).sum())

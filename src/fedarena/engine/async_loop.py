@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.config.seeds import stream
+from fedarena.engine.age_statistics import age_statistics
 from fedarena.engine.batch_plan import continued_passes
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import Broadcast, ClientState
@@ -385,18 +386,6 @@ class AsyncLoop(TrainingLoop):
     @property
     def ages(self) -> dict[str, Any]:
         """Return statistics about the age of merged answers (docs/reference/metrics.md#communication)."""
-        merges = int(self.merged.sum())
-        polls = merges + self.totals["outdated"] + self.totals["overactive"]
-        ages = np.repeat(list(self.at_age), list(self.at_age.values())) if merges else np.zeros(0)
         each = self.merged[self.population]
-        return {
-            "merges": merges,
-            "mean_age": float(np.mean(ages)) if merges else None,
-            "mean_share": float(np.mean([self.rules.share(int(d)) for d in ages])) if merges else None,
-            "histogram": [self.at_age.get(d, 0) for d in range(max(self.at_age, default=-1) + 1)],
-            "outdated": self.totals["outdated"] / polls if polls else 0.0,
-            "overactive": self.totals["overactive"] / polls if polls else 0.0,
-            "trainings_per_merge": polls / merges if merges else None,
-            "merges_of_clients": each.tolist(),
-            "deadlock": self.stuck,
-        }
+        counts = self.totals["outdated"], self.totals["overactive"]
+        return age_statistics(self.at_age, each, *counts, self.rules.share) | {"deadlock": self.stuck}

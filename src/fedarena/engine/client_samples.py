@@ -56,7 +56,7 @@ class ClientSamples:
 
     @cached_property
     def _noise(self) -> NDArray[np.float32] | None:
-        return self.context.training_noise(self.client, self.round)
+        return self.context.feature_noise.in_training(self.client, self.round)
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """Return a random generator that belongs to this client and round."""

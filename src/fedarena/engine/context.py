@@ -28,6 +28,7 @@ from fedarena.data.exclusion import client_names
 from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
+from fedarena.engine.feature_noise import FeatureNoise
 from fedarena.engine.own_parts import OwnParts, find_own_parts
 from fedarena.engine.solver import can_be_compiled
 from fedarena.engine.stopping import participants
@@ -371,27 +372,11 @@ class ExperimentContext:
         pixels = 255.0 if self.data.x.dtype == np.uint8 else 1.0  # noise is in units of the pixel range [0, 1]
         return x.float() + pixels * torch.from_numpy(noise)
 
-    def noise(self, owner: int, count: int, *key: int) -> NDArray[np.float32] | None:
-        """Return a client's own feature noise for `count` rows; None where it has none."""
-        if self.owners.noise is None or self.owners.noise[owner] == 0:
-            return None
-        rng = stream(self.experiment.seed_for("noise"), "noise", owner, *key)
-        draws = rng.standard_normal((count, *self.data.x.shape[1:]), dtype=np.float32)
-        return draws * np.float32(self.owners.noise[owner])
-
-    def training_noise(self, client: int, round: int) -> NDArray[np.float32] | None:
-        """Return the noise of all rows that a client trains on; pooled rows have the noise of their owners."""
-        if self.owners.noise is None:
-            return None
-        key = () if self.owners.frozen_noise else (round + 1,)
-        if not self.algorithm.pooled:
-            return self.noise(client, len(self.partition.clients[client]), *key)
-        nothing = np.zeros((1, *self.data.x.shape[1:]), np.float32)
-        sizes = self.owners.sizes
-        parts = [self.noise(k, n, *key) if n else None for k, n in enumerate(sizes)]
-        return np.concatenate(
-            [np.repeat(nothing, n, 0) if part is None else part for part, n in zip(parts, sizes, strict=True)]
-        )
+    @cached_property
+    def feature_noise(self) -> FeatureNoise:
+        """Return the noise that the partition adds to the features of clients."""
+        seed, shape = self.experiment.seed_for("noise"), tuple(self.data.x.shape[1:])
+        return FeatureNoise(self.owners, shape, seed, self.algorithm.pooled)
 
     def evaluate(
         self,
@@ -408,19 +393,3 @@ class ExperimentContext:
             batch = self.test_rows(rows[piece], None if noise is None else noise[piece], triggered)
             parts.append(self.task.predict(*batch, keep, cut))
         return Scores.joined(parts)
-
-
-class SeparateContext(ExperimentContext):
-    """The context of one client of a real federation, which knows of the others only the class counts they agreed to send."""
-
-    reported_counts: tuple[int, ...] | None = None
-
-    @cached_property
-    def all_class_counts(self) -> NDArray[np.int64]:
-        """Return the class counts of all clients; raise `BadValue` if they were not requested."""
-        if self.reported_counts is None:
-            raise BadValue(
-                f"{self.experiment.algorithm.name} needs the class counts of all clients, which were not requested",
-                remedy="set counts_classes = True in the algorithm; clients of `fedarena join` must consent to send them",
-            )
-        return np.array(self.reported_counts, np.int64)

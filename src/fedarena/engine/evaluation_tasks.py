@@ -34,7 +34,7 @@ class EvaluationTask:
         if self.noise_of is not None:  # training rows have the noise they were trained with, test rows their own
             trained = context.experiment.evaluate.on == "train"
             key = (0, 2) if self.validates else () if trained and context.owners.frozen_noise else (0, 1)
-            noise = context.noise(self.noise_of, len(self.rows), *key)
+            noise = context.feature_noise.of(self.noise_of, len(self.rows), *key)
         first = int(self.rows[0]) if len(self.rows) else 0
         seed = torch_seed(context.experiment.seed_for("evaluate"), "evaluate", first)
         with torch_seeded(seed):  # some models draw random numbers even in evaluation

@@ -21,7 +21,7 @@ def training_losses(context: ExperimentContext, client: int, round: int, w: Vect
     context.task.load(w)
     seed = torch_seed(context.experiment.seed_for("evaluate"), "evaluate", round, client)
     with torch_seeded(seed):  # some models draw random numbers even in evaluation
-        scores = context.evaluate(context.partition.clients[client], context.training_noise(client, round))
+        scores = context.evaluate(context.partition.clients[client], context.feature_noise.in_training(client, round))
     losses: NDArray[np.float64] = scores.loss / scores.count
     return losses
 

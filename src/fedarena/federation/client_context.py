@@ -8,7 +8,7 @@ import numpy as np
 
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.context import SeparateContext
+from fedarena.engine.separate_context import SeparateContext
 from fedarena.federation import messages
 from fedarena.federation.redaction import ShareableError
 from fedarena.privacy.secure_aggregation import MaskedExchange, MaskProvider, Word, Words

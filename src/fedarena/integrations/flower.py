@@ -30,9 +30,9 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources import arrays
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.context import SeparateContext
 from fedarena.engine.round import Aggregate, RoundExchange
 from fedarena.engine.selection import ClientSelection
+from fedarena.engine.separate_context import SeparateContext
 from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.engine.tasks import ClientTask, FailedTask, SkippedClient, run_task
 from fedarena.models.pytree import UnknownType, from_plain, is_finite, leaves, to_plain, types_near

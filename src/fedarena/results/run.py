@@ -24,6 +24,7 @@ from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
 from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows, read_clients
+from fedarena.results.run_summary import run_summary
 from fedarena.results.samples_elsewhere import has_samples_elsewhere
 from fedarena.results.trained_model import load_own_model, model_in_use, trained_model
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
@@ -80,7 +81,7 @@ class Run:
         """The evaluation with the best value of `evaluate.metric`, the accuracy by default; the earliest of several."""
         first, *others = self.evaluations
         for record in others:
-            if is_better(self.measured.direction, self._value(record), self._value(first)):
+            if is_better(self.measured.direction, self.value_in(record), self.value_in(first)):
                 first = record
         return first
 
@@ -141,9 +142,9 @@ class Run:
     @property
     def metric_curve(self) -> list[tuple[int, float]]:
         """(round, value of `evaluate.metric`) at every evaluation."""
-        return [(r.round, self._value(r)) for r in self.evaluations]
+        return [(r.round, self.value_in(r)) for r in self.evaluations]
 
-    def _value(self, record: RoundRecord) -> float:
+    def value_in(self, record: RoundRecord) -> float:
         """Return the metric by which rounds are compared."""
         value = record.value_of(self.measured.metric)
         return (record.accuracy or 0.0) if value is None else value
@@ -216,83 +217,7 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return the main numbers, as `fedarena run --json` prints them."""
-        exp, last, best = self.experiment, self.records[-1], self.best
-        accuracies = [a for _, a in self.curve]
-        target = exp.evaluate.target
-        return {
-            "algorithm": exp.algorithm.name,
-            "algorithm_settings": self.used,
-            "dataset": exp.data.name,
-            "partition": exp.partition.name,
-            "model": exp.model.name,
-            "seed": exp.seed,
-            "rounds": last.round,
-            "final_accuracy": self.final.accuracy if self.has_classes else None,
-            "best_accuracy": best.accuracy if self.has_classes else None,
-            "best_round": best.round,
-            "mean_accuracy": float(np.mean(accuracies)) if self.has_classes else None,
-            "metric": self.measured.metric,
-            "direction": self.measured.direction,
-            "final_metric": self._value(self.final),
-            "best_metric": self._value(best),
-            "metrics": self.metrics,
-            "metric_bounds": {name: list(bounds) for name, bounds in self.metric_bounds.items()},
-            "own_metrics": self.own_metrics,
-            "own_undefined": self.measured.undefined,
-            "task": self.measured.task or None,
-            "diverged": self.diverged,
-            "final_loss": self.final.loss,
-            "min_loss": min(r.loss for r in self.evaluations if r.loss is not None),
-            "weighted_accuracy": self.final.weighted_accuracy if self.has_classes else None,
-            "target": target,
-            "rounds_to_target": None if target is None else self._rounds_to_target(target),
-            "fairness": self.fairness if self.has_classes else {},
-            "uploads": last.uploads,
-            "bytes_up": last.bytes_up,
-            "bytes_down": last.bytes_down,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "record_epsilon": self.record_epsilon,
-            "record_delta": self.record_delta,
-            "simulated_seconds": last.clock,
-            "outdated": last.outdated,
-            "overactive": last.overactive,
-            "ages": self.ages,
-            "steps": last.steps,
-            "samples": last.samples,
-            "dropped": sum(r.dropped for r in self.records),
-            "wall_seconds": last.wall_seconds,
-            "samples_per_second": last.samples / max(sum(r.seconds_train for r in self.records), 1e-9),
-            "weights_sha256": self.weights_sha256,
-            "run_dir": None if self.dir is None else str(self.dir),
-            "notes": list(self.notes),
-            **({} if self.experiment.attack is None else {"attack_success": self.attack_success}),
-            **self._validated_summary(),
-        }
-
-    def _validated_summary(self) -> dict[str, Any]:
-        """Return the numbers of the validated round; nothing where no samples are held out to choose it."""
-        record = self.validated
-        if record is None or self.chosen is None:
-            return {}
-        return {
-            "validated_round": record.round,
-            "validated_accuracy": record.accuracy if self.has_classes else None,
-            "validated_metric": self._value(record),
-            "validated_loss": record.loss,
-            "validated_metrics": self.validated_metrics,
-            "validated_own_metrics": self.validated_own_metrics,
-            "validated_own_undefined": self.chosen.measured.undefined,
-            "validation_metric": self.chosen.value,  # on the validation samples
-        }
-
-    def _rounds_to_target(self, target: float) -> int | None:
-        if self.measured.metric == "accuracy":
-            return self.rounds_to(target)
-        reached = (
-            t for t, value in self.metric_curve if value == target or is_better(self.measured.direction, value, target)
-        )
-        return next(reached, None)
+        return run_summary(self)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the records as a table with one row per round."""
