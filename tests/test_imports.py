@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_imports_point_downwards_only(name: str) -> None:
         if layer:
             assert LAYERS.index(layer) <= LAYERS.index(home), f"{name} imports {target}"
             assert home != "vertical" or layer in VERTICAL_MAY_USE, f"{name} imports {target}"
+
+
+@pytest.mark.slow
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Not even inside functions: `TopologicalSorter` raises an error that names the modules of a cycle."""
+    TopologicalSorter({name: {*imported(path)} - {name, ""} for name, path in MODULES.items() if name}).prepare()
 
 
 @pytest.mark.slow

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.bench import measure, missed_targets, population, rounds
-from fedarena.bench.baselines import ReferenceLoop, designs_of, opened
+from fedarena.bench.designs import designs_of, opened
 from fedarena.bench.machine import PeakMemory, flops, proportional_megabytes
+from fedarena.bench.reference_loops import ReferenceLoop
 from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
 from fedarena.bench.suites import SUITES
 from fedarena.bench.table_format import Row, print_table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.bench.baselines import OURS
+from fedarena.bench.designs import OURS
 from fedarena.bench.machine import parameters
 from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row

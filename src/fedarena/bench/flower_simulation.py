@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fedarena.bench.baselines import PLAIN, ReferenceLoop, Round
+from fedarena.bench.reference_loops import PLAIN, ReferenceLoop, Round
 from fedarena.bench.workloads import Workload
 
 ACTORS = 2

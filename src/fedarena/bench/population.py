@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from fedarena.bench.baselines import OURS
+from fedarena.bench.designs import OURS
 from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row, print_table, read_tables
 from fedarena.bench.workloads import MNIST, Workload

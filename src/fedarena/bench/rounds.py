@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from fedarena.bench import flower_simulation
-from fedarena.bench.baselines import FLOWER, OURS, PLAIN, designs_of
+from fedarena.bench.designs import FLOWER, OURS, designs_of
 from fedarena.bench.machine import flops, gemm_gflops
+from fedarena.bench.reference_loops import PLAIN
 from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
 from fedarena.bench.table_format import Row, print_table, read_tables
 from fedarena.bench.workloads import WORKLOADS, Workload

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fedarena.bench.baselines import Round, opened
+from fedarena.bench.designs import opened
 from fedarena.bench.machine import PeakMemory
+from fedarena.bench.reference_loops import Round
 from fedarena.bench.workloads import Workload
 from fedarena.config.errors import FedarenaError
 

@@ -40,7 +40,7 @@ class Workload:
 
     @property
     def kind(self) -> Literal["training", "evaluation"]:
-        """What a round of the workload does."""
+        """Whether a round of the workload trains or evaluates."""
         return "training" if self.cohort else "evaluation"
 
     @property

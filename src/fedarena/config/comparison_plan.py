@@ -69,7 +69,7 @@ class LookRecord:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared and how: the content of comparison.json. `experiments.plan.build_plan` makes one."""
+    """The plan of a comparison: the content of comparison.json. `experiments.plan.build_plan` makes one."""
 
     experiment: dict[str, Any]  # the common part, as a table
     contestants: dict[str, dict[str, Any]]  # label -> tables that replace those of the experiment

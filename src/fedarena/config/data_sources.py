@@ -1,4 +1,4 @@
-"""What users give as data: files of tables, DataFrames, arrays, torch data sets and folders of images."""
+"""The data that users give: files of tables, DataFrames, arrays, torch data sets and folders of images."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Which runs are made, in which order and in which folder: single runs, comparisons, suites, searches and tuning. Results
-as values belong to `results`, workers to `runtimes`."""
+"""Experiments: single runs, comparisons, suites, searches and tuning, in their order and in their folders. Results as
+values belong to `results`, workers to `runtimes`."""

@@ -30,7 +30,7 @@ TICK = 0.25  # seconds between two updates of the table
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """Where a comparison runs and is saved, and what it shows: the options of `compare` that do not change its plan."""
+    """The options of `compare` that do not change its plan: where it runs and is saved, and what it shows."""
 
     place: RuntimeOptions
     out: run.Out = None

@@ -1,4 +1,4 @@
-"""Which experiments can run in a real federation, and what leaves the machine of a client."""
+"""The check that an experiment can run in a real federation, and the list of what leaves the machine of a client."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ColumnDescription(MessagePart):
 
 
 class Agreement(MessagePart):
-    """What all clients have agreed on, and the position of one of them."""
+    """The agreement of all clients, and the position of one of them."""
 
     client: Count
     clients: Count
@@ -201,7 +201,7 @@ class RoundRequest(MessageBody, kind="work"):
 
 
 class TrainingFacts(MessagePart):
-    """What a client reports about a training besides its result, under the names of `engine.tasks.ClientReport`."""
+    """The facts that a client reports about a training besides its result, under the names of `engine.tasks.ClientReport`."""
 
     finite: bool
     steps: Count

@@ -41,7 +41,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class MetricLayout:
-    """Which integers a client sends, in which order; the server and every client derive it from what was agreed."""
+    """The integers that a client sends, in their order; the server and every client derive it from what was agreed."""
 
     classes: int
     bins: int = 0  # of score histograms; 0: none

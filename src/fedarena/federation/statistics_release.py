@@ -36,7 +36,7 @@ Masked = NDArray[np.uint32]  # an integer in each row
 
 @dataclass(frozen=True)
 class StatisticsLayout:
-    """Which integers a client releases, in which order; the server and every client derive it from the experiment."""
+    """The integers that a client releases, in their order; the server and every client derive it from the experiment."""
 
     features: int  # 0 where no sums are needed
     squares: bool

@@ -1,4 +1,4 @@
-"""What clients gain by the federation, and what the others lose without one: in the report and in `fedarena ui`."""
+"""Sections of the report and of `fedarena ui`: gains of clients by the federation, and losses of the others without one."""
 
 from __future__ import annotations
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-import fedarena
 from fedarena.config.errors import BadValue, repeated
 from fedarena.config.limits import check_paths
 from fedarena.reports import client_gains_section, sections
-from fedarena.reports.charts import read_asset, style_sheet
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.cost_table import costs
 from fedarena.reports.metrics_section import metrics
-from fedarena.reports.page_elements import Section
 from fedarena.reports.report_data import ReportData
-from fedarena.reports.templating import render as render_template
+from fedarena.reports.suite_report import write_suite_report
+from fedarena.reports.templating import render_page
 from fedarena.results.comparison import Comparison
 from fedarena.results.json_files import write_text
 from fedarena.results.run import Run
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_plan import holds_suite
-
-# The browser itself makes sure that the page fetches nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 SECTIONS: dict[str, tuple[str, Callable[[ReportData], Markup]]] = {
     "verdict": ("The verdict", sections.verdict),
@@ -61,8 +56,6 @@ def report(
         return write_report(source, out or (source.dir or Path()) / "report.html")
     check_paths(("out", out))
     if isinstance(source, SuiteComparison) or holds_suite(source):
-        from fedarena.reports.suite_report import write_suite_report
-
         suite = source if isinstance(source, SuiteComparison) else SuiteComparison.load(source)  # type: ignore[arg-type]
         return write_suite_report(suite, out or (suite.dir or Path()) / "report.html")
     several = isinstance(source, Sequence) and not isinstance(source, str)
@@ -98,20 +91,3 @@ def write_report(result: Comparison, path: str | Path) -> Path:
 def render(data: ReportData) -> str:
     """Return the whole page; a section without content is left out."""
     return render_page(data.title, data.subtitle, SECTIONS, data)
-
-
-def render_page(
-    title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any
-) -> str:
-    """Return the HTML file of a report; each section has an id, a heading and the function that makes its body."""
-    made = [Section(id, heading, make(data)) for id, (heading, make) in sections.items()]
-    return render_template(
-        "report.html",
-        title=title,
-        subtitle=subtitle,
-        sections=[section for section in made if section.body],
-        policy=POLICY,
-        style=style_sheet() + read_asset("fedarena.reports", "page.css"),
-        script=read_asset("fedarena.reports", "page.js"),
-        version=fedarena.__version__,
-    )

@@ -15,11 +15,10 @@ from markupsafe import Markup
 from fedarena.config.errors import BadValue
 from fedarena.reports import commands as commands_module
 from fedarena.reports.charts.forest import Estimate, ForestRow, Unit, forest_chart, setting_chart
-from fedarena.reports.page import render_page
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import in_words
 from fedarena.reports.sections import render_repeat
-from fedarena.reports.templating import macros
+from fedarena.reports.templating import macros, render_page
 from fedarena.results.json_files import write_text
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_pairs import PairEstimate, SuitePair

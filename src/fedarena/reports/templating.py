@@ -5,18 +5,23 @@ Every value is escaped, unless it is `Markup`: charts are. A name that a templat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+import fedarena
+from fedarena.reports.charts import read_asset, style_sheet
 from fedarena.reports.charts.posteriors import format_probability, format_sign
 from fedarena.reports.charts.svg import NARROW, WIDE, breakable, meter
+from fedarena.reports.page_elements import Section
 from fedarena.results.comparison_verdict import SIGNS
 
 REPORTS = "fedarena.reports"
+# The browser itself makes sure that the page fetches nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 @cache
@@ -59,3 +64,20 @@ class Macros:
 
 
 macros = Macros("macros.html")
+
+
+def render_page(
+    title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any
+) -> str:
+    """Return the HTML file of a report; each section has an id, a heading and the function that makes its body."""
+    made = [Section(id, heading, make(data)) for id, (heading, make) in sections.items()]
+    return render(
+        "report.html",
+        title=title,
+        subtitle=subtitle,
+        sections=[section for section in made if section.body],
+        policy=POLICY,
+        style=style_sheet() + read_asset("fedarena.reports", "page.css"),
+        script=read_asset("fedarena.reports", "page.js"),
+        version=fedarena.__version__,
+    )

@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClientEstimate:
-    """What one algorithm means for one client, or one client for the others; unknown values are None."""
+    """The effect of one algorithm on one client, or of one client on the others; unknown values are None."""
 
     client: str
     algorithm: str

@@ -96,7 +96,7 @@ def result_table(
 
 
 def algorithm_traits(algorithm: Component) -> dict[str, bool]:
-    """Return what results tell by an algorithm that no file can name; nothing for one that has a registered name."""
+    """Return the traits that a result stores of an algorithm from Python; none for one that has a registered name."""
     return {name: getattr(algorithm.made, name) for name in TRAITS} if algorithm.own else {}
 
 

@@ -1,4 +1,4 @@
-"""What privacy, bytes and attackers cost in accuracy: the points of a sweep."""
+"""The points of a sweep: the cost of privacy, bytes and attackers in accuracy."""
 
 from __future__ import annotations
 

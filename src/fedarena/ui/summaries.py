@@ -1,4 +1,4 @@
-"""What the pages show of runs, comparisons and suites: short summaries that hold texts and finite numbers only."""
+"""Summaries of runs, comparisons and suites for the pages, which hold texts and finite numbers only."""
 
 from __future__ import annotations
 

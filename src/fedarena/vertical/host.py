@@ -33,7 +33,7 @@ SPARE_TREES = 20  # trees that may be started beyond those allowed: a tree whose
 
 @dataclass(frozen=True)
 class HostPolicy:
-    """What a host allows a guest to do; requests beyond it are refused before the training or when they come."""
+    """The limits that a host sets to a guest; requests beyond them are refused before the training or when they come."""
 
     most_trees: int = 10_000  # over the life of a folder, with SPARE_TREES more that were discarded
     most_depth: int = 12

@@ -60,7 +60,7 @@ class MadeSplits:
 
 @dataclass(frozen=True)
 class TreeGradients:
-    """What one tree is grown from: the chosen rows, and their g and h as integers in fixed point."""
+    """The input of one tree: the chosen rows, and their g and h as integers in fixed point."""
 
     chosen: Rows
     integers: Sums  # [chosen rows, outputs, 2]

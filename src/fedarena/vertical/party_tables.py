@@ -60,7 +60,7 @@ class PartyTable:
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where the rows of one party, or of all parties of a simulation, come from.
+    """The source of the rows of one party, or of all parties of a simulation.
 
     `table` is the name of a data set or a file: .csv, .parquet, or .npz with X, y, feature_names and party. With
     `quantity` the label is a number to be predicted, not a class.

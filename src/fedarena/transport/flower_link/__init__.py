@@ -2,66 +2,27 @@
 
 The link carries bytes and knows nothing of what they mean.
 
-server_link.py (with superlink_run.py) is the server's end, supernode.py a client's; superlink_process.py starts the
-SuperLink, superlink.py is that process, access_control.py protects it; superlink_calls.py makes the calls, payload.py
-packs bytes into Flower's messages; flower_internals.py holds the names of Flower beyond its documented interface.
+interface.py has the types of a link. server_link.py (with superlink_run.py) is the server's end, supernode.py a client's;
+superlink_process.py starts the SuperLink, superlink.py is that process, access_control.py protects it; superlink_calls.py
+makes the calls, payload.py packs bytes into Flower's messages; flower_internals.py holds the names of Flower beyond its
+documented interface.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from fedarena.transport.flower_link.interface import FederationEnded, Link, ReceivedMessage
 
 if TYPE_CHECKING:
     from fedarena.transport.certificates import ClientKeys, ServerKeys
 
+__all__ = ["LIMIT", "PATIENCE", "FederationEnded", "Link", "ReceivedMessage", "join", "open_link"]
+
 LIMIT = 1 << 30  # bytes of one message, unless the caller chooses another limit
 PATIENCE = 600.0  # seconds that a client waits for a server that cannot be reached
-
-
-@dataclass(frozen=True)
-class ReceivedMessage:
-    """The response of a client, or the reason why there is none."""
-
-    node: int
-    ticket: str  # of the message that it answers
-    content: bytes | None  # None: there is no usable response
-    problem: str = ""  # why not
-
-
-class Link(Protocol):
-    """The server's end of a link; one thread at a time may use it."""
-
-    @property
-    def address(self) -> str:
-        """Return the address for clients, `machine:port`; the system may have chosen the port."""
-        ...
-
-    def nodes(self) -> dict[int, str]:
-        """Return number and name of the clients that are connected. A number belongs to a key and never changes."""
-        ...
-
-    def send(self, node: int, content: bytes, deadline: float) -> str:
-        """Send a message to a client, which may answer within so many seconds; return a ticket."""
-        ...
-
-    def receive(self, timeout: float) -> list[ReceivedMessage]:
-        """Return the responses that have arrived; wait at most so many seconds for the first."""
-        ...
-
-    def close(self) -> None:
-        """Close the link and end the SuperLink."""
-        ...
-
-
-class FederationEnded(Exception):
-    """Raised by a client's `handle` when the federation has ended; `answer` is still sent."""
-
-    def __init__(self, answer: bytes = b"") -> None:
-        super().__init__("the federation has ended")
-        self.answer = answer
 
 
 def open_link(folder: str | Path, address: str, keys: ServerKeys, *, limit: int = LIMIT) -> Link:

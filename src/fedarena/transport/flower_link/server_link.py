@@ -13,7 +13,6 @@ from typing import Any
 from fedarena.config.errors import BadValue, PartyFailed, UnknownName
 from fedarena.transport.addresses import check_address
 from fedarena.transport.certificates import ServerKeys, number
-from fedarena.transport.flower_link import ReceivedMessage
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,
     ErrorCode,
@@ -24,6 +23,7 @@ from fedarena.transport.flower_link.flower_internals import (
     make_message,
     message_from_proto,
 )
+from fedarena.transport.flower_link.interface import ReceivedMessage
 from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, wrap
 from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, plain
 from fedarena.transport.flower_link.superlink_process import LOG, SuperLinkProcess

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from fedarena.config.errors import BadValue, FedarenaError, PartyFailed, PartyLost
 from fedarena.transport.addresses import check_address
 from fedarena.transport.certificates import ClientKeys, fingerprint
-from fedarena.transport.flower_link import FederationEnded
 from fedarena.transport.flower_link.access_control import INSTANCE, LIMIT, TAKEN_OVER, UNKNOWN
 from fedarena.transport.flower_link.flower_internals import (
     ActivateNodeRequest,
@@ -30,6 +29,7 @@ from fedarena.transport.flower_link.flower_internals import (
     SendNodeHeartbeatRequest,
     message_from_proto,
 )
+from fedarena.transport.flower_link.interface import FederationEnded
 from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, forget, numbered, wrap
 from fedarena.transport.flower_link.superlink_calls import CallRefused, ConnectionLost, call, open_client
 

@@ -1,12 +1,7 @@
-"""The designs that run a workload: our engine, and the loops that a careful PyTorch user writes.
-
-A design is opened in a process of its own and yields a function that runs one round, or, if that takes too long, a part of
-one; the function returns the share of the round that was done.
-"""
+"""The loops that a careful PyTorch user writes, to which our engine is compared: DataLoaders, or tensors in memory."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
@@ -14,71 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.bench.workloads import WORKLOADS, SyntheticImages, Workload
+from fedarena.bench.workloads import SyntheticImages, Workload
 
 Round = Callable[[float], float]  # seconds it may take -> share of a round that was done
 
-PLAIN, OURS, FLOWER = "plain", "fedarena", "flower"
+PLAIN = "plain"
 EVALUATION_BATCH = 500  # samples at once, in the plain loop and in ours
-
-
-def designs_of(workload: Workload) -> list[str]:
-    """Return the designs that are timed alternately on a workload; ratios are to the first, the plain loop."""
-    return [PLAIN, "tensors", OURS, *([f"{OURS} {workload.beside}"] if workload.beside else [])]
-
-
-@contextlib.contextmanager
-def opened(workload: Workload, design: str) -> Iterator[Round]:
-    """Yield the function that runs a round of a workload in this design."""
-    if design == FLOWER:
-        from fedarena.bench.flower_simulation import simulation
-
-        how: Any = simulation(workload)
-    elif design.startswith(OURS):
-        workload = workload if design == OURS else WORKLOADS[design.split()[1]]
-        how = _our_training(workload) if workload.kind == "training" else _our_evaluation(workload)
-    else:
-        how = contextlib.nullcontext(
-            (_training_loop if workload.kind == "training" else _evaluation_loop)(workload, design)
-        )
-    with how as do_round:
-        yield do_round
-
-
-@contextlib.contextmanager
-def _our_training(workload: Workload) -> Iterator[Round]:
-    """Run rounds of the real engine: selection, workers, local training, aggregation, checkpoint."""
-    import fedarena as fa
-
-    with contextlib.closing(fa.rounds(SyntheticImages.of(workload), **workload.settings)) as rounds:  # type: ignore[type-var]
-
-        def do_round(_: float) -> float:
-            next(rounds)
-            return 1.0
-
-        yield do_round
-
-
-@contextlib.contextmanager
-def _our_evaluation(workload: Workload) -> Iterator[Round]:
-    """Evaluate as the engine does after a round: workers predict parts of the test samples."""
-    import fedarena as fa
-    from fedarena.algorithms.base import Model
-    from fedarena.engine.client import Broadcast
-    from fedarena.engine.evaluation import LocalEvaluator
-    from fedarena.engine.setup import open_context
-    from fedarena.runtimes.client_runtime import ProcessRuntime
-
-    site = open_context(fa.Experiment.make(SyntheticImages.of(workload), **workload.settings))
-    common = Broadcast(Model(site.initial), site.task.buffers())
-    with contextlib.closing(ProcessRuntime(site)) as pool:
-        evaluation = LocalEvaluator(site, pool)
-
-        def do_round(_: float) -> float:
-            evaluation.evaluate_shared(common)
-            return 1.0
-
-        yield do_round
 
 
 class ReferenceLoop:
@@ -131,7 +67,7 @@ class ReferenceLoop:
         return state
 
 
-def _training_loop(workload: Workload, design: str) -> Round:
+def training_loop(workload: Workload, design: str) -> Round:
     """Return a round that copies the model, trains, and averages the state dictionaries."""
     loop = ReferenceLoop(workload, design)
 
@@ -148,7 +84,7 @@ def _training_loop(workload: Workload, design: str) -> Round:
     return do_round
 
 
-def _evaluation_loop(workload: Workload, design: str) -> Round:
+def evaluation_loop(workload: Workload, design: str) -> Round:
     """Return a round that computes accuracy and loss on the test samples, in batches."""
     import torch
     from torch.nn.functional import cross_entropy
