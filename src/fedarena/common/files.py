@@ -45,6 +45,12 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
         raise CannotWrite(f"cannot write {path}: {error}", remedy="choose another folder with --out") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they exist."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path, *, sync: bool = False, suffix: str = ".tmp", remedy: str = "") -> Iterator[BinaryIO]:
     """Open a file that takes its name when the block ends without an error: readers see the old content or the new one.

@@ -271,7 +271,6 @@ class DataSource(Protocol):
 
     def load(self, seed: int) -> Dataset:
         """Read the data set; `seed` is for data sets that must be split into training and test samples."""
-        ...
 
 
 class Partitioner(Protocol):
@@ -279,4 +278,3 @@ class Partitioner(Protocol):
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         """Partition the training samples of `data` among this many clients; all random numbers come from `rng`."""
-        ...

@@ -41,7 +41,6 @@ class Route(Protocol):
 
     def fetch(self, wanted: Collection[str], folder: Path, progress: Progress) -> published_files.Files:
         """Return the wanted files; `folder` is for temporary files."""
-        ...
 
 
 @dataclass(frozen=True)

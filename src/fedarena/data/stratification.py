@@ -30,7 +30,7 @@ def stratified_order(classes: Rows, owner: Rows | None, rng: np.random.Generator
     return line
 
 
-def spread_over(line: Rows, strata: Rows, count: int) -> Rows:
+def spread_over(line: Rows, strata: Rows, count: float) -> Rows:
     """Select `count` samples at equal distances along the line, but never the first one of a stratum."""
     first = np.unique(strata[line], return_index=True)[1]
     spare = np.delete(line, first)

@@ -18,7 +18,6 @@ Rows = NDArray[np.int64]
 Missing = Literal["median", "mean", "error"]
 Normalise = Literal["pooled", "client"]
 FORM = 2  # of the JSON; form 1, of versions before 0.3, was not saved
-NO_CLIENT = -1
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing, UnknownName, quoted, quoted_list, suggest
+from fedarena.config.errors import BadValue, DataMissing, check_known, quoted, quoted_list
 from fedarena.data.published_files import reading
 
 if TYPE_CHECKING:
@@ -61,17 +61,13 @@ def require_columns(
     """Refuse a table without the columns that settings name; `columns` lists them by setting, None is skipped."""
     for setting, names in columns.items():
         for name in names:
-            if name is None or name in table.column_names:
+            if name is None:
                 continue
             known = f"it has: {quoted_list(table.column_names)}"
             one_column = len(table.column_names) == 1 and any(sign in table.column_names[0] for sign in ";\t|")
             if one_column and separator_setting:
                 known += f"; if the separator is not a comma, set {separator_setting}"
-            raise UnknownName(
-                f"{path} has no column '{quoted(name)}'",
-                remedy=suggest(name, table.column_names, known),
-                where=setting,
-            )
+            check_known(name, table.column_names, f"{path} has no column '{quoted(name)}'", known, setting)
 
 
 def holds_numbers(table: pa.Table, name: str) -> bool:

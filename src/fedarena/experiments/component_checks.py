@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, chec
 from fedarena.config.registry import Kind, components, find, load_file
 from fedarena.data.partitions.checks import check_partition as check_split
 from fedarena.data.partitions.checks import require
+
+if TYPE_CHECKING:
+    from fedarena.results.run import Run
 
 EXAMPLE_INPUTS: tuple[
     tuple[tuple[int, ...], bool], ...
@@ -71,6 +74,18 @@ def check_algorithm(name: str) -> Iterator[str]:
     first = run(settings, out=False, runtime="serial")
     require(bool(np.isfinite(first.final.loss or 0.0)), "its loss is not finite on an easy problem")
     yield "trains on digits with its default settings"
+    yield from _check_reproducible(settings, first)
+    one = run(settings, out=False, runtime="serial", rounds=1, dropouts=1 - 1e-12)
+    two = run(settings, out=False, runtime="serial", rounds=2, dropouts=1 - 1e-12)
+    if one.records[-1].answered == 0:
+        require(one.weights_sha256 == two.weights_sha256, "a round without answers changes the model")
+        yield "a round without answers changes nothing"
+
+
+def _check_reproducible(settings: dict[str, Any], first: Run) -> Iterator[str]:
+    """Yield the statements about the bits of a run: with two workers, and stopped and resumed."""
+    from fedarena.experiments.run import run
+
     second = run(settings, out=False, runtime="processes", workers=2)
     require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
     yield "gives the same bits in one process and with two workers"
@@ -82,11 +97,6 @@ def check_algorithm(name: str) -> Iterator[str]:
         resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
     )
     yield "stopped and resumed, it ends with the same bits"
-    one = run(settings, out=False, runtime="serial", rounds=1, dropouts=1 - 1e-12)
-    two = run(settings, out=False, runtime="serial", rounds=2, dropouts=1 - 1e-12)
-    if one.records[-1].answered == 0:
-        require(one.weights_sha256 == two.weights_sha256, "a round without answers changes the model")
-        yield "a round without answers changes nothing"
 
 
 def check_selection_rule(name: str) -> Iterator[str]:
@@ -100,17 +110,7 @@ def check_selection_rule(name: str) -> Iterator[str]:
     first = run(settings, out=False, runtime="serial")
     require(all(record.selected == 3 for record in first.records), "a round does not have as many clients as it should")
     yield "selects as many clients as a round has"
-    second = run(settings, out=False, runtime="processes", workers=2)
-    require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
-    yield "gives the same bits in one process and with two workers"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
-        resumed = run(settings, resume=path, runtime="serial")
-    require(
-        resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
-    )
-    yield "stopped and resumed, it ends with the same bits"
+    yield from _check_reproducible(settings, first)
 
 
 def check_attack(name: str) -> Iterator[str]:
@@ -128,17 +128,7 @@ def check_attack(name: str) -> Iterator[str]:
     none = run({key: value for key, value in settings.items() if key != "attack"}, out=False, runtime="serial")
     require(plain.weights_sha256 == none.weights_sha256, "without attackers it changes the model")
     yield "without attackers it gives the bits of the run without an attack"
-    second = run(settings, out=False, runtime="processes", workers=2)
-    require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
-    yield "gives the same bits in one process and with two workers"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
-        resumed = run(settings, resume=path, runtime="serial")
-    require(
-        resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
-    )
-    yield "stopped and resumed, it ends with the same bits"
+    yield from _check_reproducible(settings, first)
 
 
 def check_partition(name: str) -> Iterator[str]:

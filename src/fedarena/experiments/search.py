@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.config.experiment import Experiment
@@ -232,8 +232,7 @@ def _home(wanted: Search, name: str, out: str | Path | None) -> Path:
     for number in itertools.count(1):
         root = Path("runs") / (stem if number == 1 else f"{stem}-{number}") if out is None else Path(out)
         if _belongs(root, name):
-            with writing(root):
-                root.mkdir(parents=True, exist_ok=True)
+            make_folder(root)
             return root
         if out is not None:
             holds = (root / "search.json").exists()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fedarena.common.files import remove_folder, writing
+from fedarena.common.files import make_folder, remove_folder
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import CannotWrite, FedarenaError
 from fedarena.config.experiment import Experiment
@@ -79,6 +79,5 @@ def record_failure(folder: Path, problem: Problem | LostTask) -> None:
     if isinstance(problem, LostTask):
         problem = f"its worker {problem}; is there enough memory?"
     if problem is not None:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_text(folder / "failure.txt", " ".join(problem.split()) + "\n")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder, writing
 from fedarena.engine.checkpoint_files import load_tree, save_tree
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.federation.redaction import ShareableError
@@ -42,8 +42,7 @@ class ClientStateStore:
     def __init__(self, folder: Path, algorithm: Any) -> None:
         self.folder = folder
         self._types = types_near(algorithm, Buffers, ClientState, Broadcast)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def _path(self, ticket: str) -> Path:
         if not TICKET.fullmatch(ticket):

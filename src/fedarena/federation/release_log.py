@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.common.files import atomic_write, writing
+from fedarena.common.files import make_folder, writing
 from fedarena.config.errors import DataBroken
 from fedarena.data.dataset import Rows
 from fedarena.federation.messages import Agreement
 from fedarena.federation.redaction import ShareableError
+from fedarena.results.json_files import write_text
 
 LOG, BINDING = "releases.jsonl", "binding.json"
 RELEASED, REFUSED, ALLOWED = "released", "refused", "allowed"
@@ -85,11 +86,8 @@ class ReleaseLog:
             self.record(ALLOWED, run, f"a new binding: {what}")
         self._may_replace = False
         text = json.dumps({**asdict(binding), "run": run, "time": _now()}, indent=1)
-        path = self.folder / BINDING
-        with writing(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(text.encode())
+        make_folder(self.folder)
+        write_text(self.folder / BINDING, text)
 
     def _known(self) -> Binding | None:
         path = self.folder / BINDING

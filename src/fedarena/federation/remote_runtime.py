@@ -4,7 +4,7 @@ clients, as on one machine."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +64,12 @@ class RemoteRuntime:
         if isinstance(todo[0], ClientBatch):
             yield from enumerate(self._trained(todo, common))
         elif isinstance(todo[0], BatchNormTask):
-            yield from enumerate(self._recomputed(todo, common))
+            request: Any = lambda task: messages.BatchNormRequest()
+            yield from enumerate(self._each(todo, common, request, self._statistics, "statistics"))
         elif isinstance(todo[0], LossTask):
-            yield from enumerate(self._measured(todo, common))
+            request = lambda task: messages.LossRequest(memory=ticket_of(task.state))
+            loss = lambda message: expect(message, messages.LossResponse).loss
+            yield from enumerate(self._each(todo, common, request, loss, "losses"))
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
 
@@ -171,37 +174,29 @@ class RemoteRuntime:
             **{**done.model_dump(include={*messages.TrainingFacts.model_fields}), "finite": finite},
         )
 
-    # BatchNorm's statistics
+    def _each(
+        self,
+        tasks: Sequence[BatchNormTask | LossTask],
+        common: Broadcast,
+        request: Callable[[Any], messages.MessageBody],
+        value: Callable[[Message], Any],
+        what: str,
+    ) -> Iterator[Any]:
+        """Ask the client of every task, and yield what it answers, or why it does not, in the order of the tasks."""
+        round = tasks[0].round
 
-    def _recomputed(
-        self, jobs: list[BatchNormTask], common: Broadcast
-    ) -> Iterator[Buffers | FailedTask | AbsentClient]:
-        round = jobs[0].round
-
-        def read(client: int, message: Message) -> Buffers | FailedTask:
+        def read(client: int, message: Message) -> Any:
             if isinstance(message.body, messages.ErrorResponse):
                 return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
-            check_structure(message.payload, self.context.initial_buffers, STATISTICS)
-            buffers: Buffers = message.payload
-            return buffers
+            return value(message)
 
-        questions = {job.client: messages.BatchNormRequest() for job in jobs}
-        found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
-        yield from (found[job.client] for job in jobs)
+        questions = {task.client: request(task) for task in tasks}
+        found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, {what}")
+        yield from (found[task.client] for task in tasks)
 
-    # Losses by which clients are selected
-
-    def _measured(self, jobs: list[LossTask], common: Broadcast) -> Iterator[float | FailedTask | AbsentClient]:
-        round = jobs[0].round
-
-        def read(client: int, message: Message) -> float | FailedTask:
-            if isinstance(message.body, messages.ErrorResponse):
-                return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
-            return expect(message, messages.LossResponse).loss
-
-        questions = {job.client: messages.LossRequest(memory=ticket_of(job.state)) for job in jobs}
-        found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, losses")
-        yield from (found[job.client] for job in jobs)
+    def _statistics(self, message: Message) -> Any:
+        check_structure(message.payload, self.context.initial_buffers, STATISTICS)
+        return message.payload
 
 
 def ticket_of(memory: ClientState | None) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder
 from fedarena.common.formatting import as_json
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
@@ -224,8 +224,7 @@ def _address(where: str | Path) -> tuple[str, str | None]:
     if "://" in str(where) or str(where) == "databricks":
         return str(where), None
     folder = Path(where).expanduser().resolve()
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
 
 

@@ -97,15 +97,12 @@ class KeyGroup(Protocol):
 
     def public(self, secret: int) -> Any:
         """Return the public key of a secret."""
-        ...
 
     def of_pair(self, secret: int, public: Any, size: int) -> Words:
         """Return the mask of a pair, which only the owners of the secret and of the public key can compute."""
-        ...
 
     def of_own(self, secret: int, size: int) -> Words:
         """Return the mask that only the owner of the secret can compute."""
-        ...
 
 
 class SimulationGroup:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedarena.config.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, check_known
 from fedarena.reproduction.check_keys import need_keys
 from fedarena.reproduction.check_kinds import KINDS, ORDERINGS, Finding
 from fedarena.reproduction.score_sheet import ScoreSheet
@@ -49,12 +49,7 @@ class RecipeCheck:
                 remedy="write a sentence that says what must hold",
                 where="says",
             )
-        if kind not in KINDS:
-            raise UnknownName(
-                f"no check is called '{kind}'",
-                remedy=suggest(str(kind), KINDS, f"there are: {', '.join(KINDS)}"),
-                where=says,
-            )
+        check_known(kind, KINDS, f"no check is called '{kind}'", f"there are: {', '.join(KINDS)}", says)
         any_size, informational = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
         need_keys(kind, says, {**how, "any_size": any_size, "told": informational})
         return cls(kind, says, how, any_size, informational)

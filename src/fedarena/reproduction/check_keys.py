@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedarena.config.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, check_known
 
 
 def need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
     """Raise if a check lacks a key of its kind, has an unknown key, or a value of the wrong form."""
     needed, known = ({*names.split()} for names in KEYS[kind])
     every = needed | known | {"measure", "cells", "mean_over", "any_size", "told"}
-    for key in {*how} - every:
-        remedy = suggest(key, every, f"there are: {', '.join(sorted(every))}")
-        raise UnknownName(f"a check of kind {kind} has no key '{key}'", remedy=remedy, where=says)
+    for key in how:
+        check_known(
+            key, every, f"a check of kind {kind} has no key '{key}'", f"there are: {', '.join(sorted(every))}", says
+        )
     for key in sorted(needed | {"measure"}):
         if key not in how:
             raise BadValue(f"the check '{says}' has no {key}", remedy=f"a check of kind {kind} needs it", where=says)

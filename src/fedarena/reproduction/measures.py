@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
+from fedarena.config.errors import BadValue, check_known, quoted
 from fedarena.engine.setup import open_context
 from fedarena.results.run import Run
 from fedarena.statistics.curve_summary import area, relative_accuracy, rounds_to
@@ -39,10 +39,7 @@ def parsed(text: str) -> tuple[str, float | None]:
     """
     name, colon, value = text.partition(":")
     known = [*PLAIN, *BESIDE, *WITH_VALUE]
-    if name not in known:
-        raise UnknownName(
-            f"no measure is called '{quoted(name)}'", remedy=suggest(name, known, f"there are: {', '.join(known)}")
-        )
+    check_known(name, known, f"no measure is called '{quoted(name)}'", f"there are: {', '.join(known)}")
     if (name in WITH_VALUE) != bool(colon):
         raise BadValue(
             f"'{quoted(text)}' is not a measure",

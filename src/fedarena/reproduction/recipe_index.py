@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import fedarena
-from fedarena.config.errors import DataMissing, UnknownName, quoted, suggest
+from fedarena.config.errors import DataMissing, check_known, quoted
 from fedarena.reproduction.recipe_validation import validate_recipe
 from fedarena.reproduction.recipes import Recipe
 
@@ -38,9 +38,8 @@ def recipe_files() -> dict[str, Path]:
 def find_recipe(name: str) -> Recipe:
     """Return the validated recipe of this id, in upper or lower case."""
     known = recipe_files()
-    if name.upper() not in known:
-        remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
-        raise UnknownName(f"no paper's table or figure is called '{quoted(name)}'", remedy=remedy)
+    what, more = f"no paper's table or figure is called '{quoted(name)}'", "`fedarena list papers` shows them all"
+    check_known(name.upper(), known, what, more)
     return validate_recipe(Recipe.read(known[name.upper()]))
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fedarena.config.comparison_plan import folder_name
-from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
+from fedarena.config.errors import BadValue, check_known, located_at, quoted, repeated
 from fedarena.reproduction import measures
 from fedarena.reproduction.agreement import RecipeCheck
 from fedarena.reproduction.check_keys import is_number
@@ -39,11 +39,8 @@ def validate_recipe(recipe: Recipe) -> Recipe:
 def _need(names: Iterable[Any], known: Iterable[str], what: str, where: str) -> None:
     every = list(known)
     for name in names:
-        if name not in every:
-            more = f"there are: {', '.join(every[:12])}{', ...' if len(every) > 12 else ''}"
-            raise UnknownName(
-                f"no {what} is called '{quoted(name)}'", remedy=suggest(str(name), every, more), where=where
-            )
+        more = f"there are: {', '.join(every[:12])}{', ...' if len(every) > 12 else ''}"
+        check_known(name, every, f"no {what} is called '{quoted(name)}'", more, where)
 
 
 def _axes(recipe: Recipe) -> None:
@@ -90,16 +87,14 @@ def _shown(recipe: Recipe, cell: Cell) -> Cell:
 
 def _published(recipe: Recipe, cells: set[Cell], choices: list[str]) -> None:
     _need(recipe.published, [*recipe.measures, "sign"], "measure", "published")
+    labels = [*map(label, cells)]
     for measure, values in recipe.published.items():
         where = f"published.{measure}"
         for cell, value in values.items():
             named = [(*cell[:-2], one) for one in cell[-2:]] if measure == "sign" and len(cell) > 1 else [cell]
             for one in named:
-                if one not in cells:
-                    remedy = suggest(
-                        label(one), map(label, cells), "name the choices of a cell, in the order of its axes"
-                    )
-                    raise UnknownName(f"no cell is called '{label(one)}'", remedy=remedy, where=where)
+                more = "name the choices of a cell, in the order of its axes"
+                check_known(label(one), labels, f"no cell is called '{label(one)}'", more, where)
             if not (_is_sign(value) and len(named) == 2 if measure == "sign" else is_number(value)):
                 raise BadValue(f"{label(cell)} = {repeated(value)}", remedy="write what was printed", where=where)
 

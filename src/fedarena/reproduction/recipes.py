@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedarena.config.comparison_plan import Split
-from fedarena.config.errors import BadValue, UnknownName, located_at, suggest
+from fedarena.config.errors import BadValue, check_known, located_at
 from fedarena.data.published_files import reading
 from fedarena.reproduction.agreement import RecipeCheck, checks_of
 from fedarena.reproduction.score_sheet import Cell
@@ -86,9 +86,8 @@ class Recipe:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
         known = {f.name for f in fields(cls)} - {"sizes"} | {*SIZES}
         for key in table:
-            if key not in known:
-                remedy = suggest(key, known, f"there are: {', '.join(sorted(known))}")
-                raise UnknownName(f"a recipe has no key '{key}'", remedy=remedy, where=str(file))
+            more = f"there are: {', '.join(sorted(known))}"
+            check_known(key, known, f"a recipe has no key '{key}'", more, str(file))
         try:
             with located_at(str(file)):
                 made = cls._made(table)

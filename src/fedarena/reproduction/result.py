@@ -17,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Printed
 from rich.text import Text
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder
 from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, DataBroken
@@ -159,8 +159,7 @@ class Reproduction:
 
     def write(self, folder: Path) -> Path:
         """Write the result file into a folder and return its path."""
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_text(folder / self.file, as_json(self.as_dict()) + "\n")
         return folder / self.file
 

@@ -20,19 +20,15 @@ class Presentation(Protocol):
 
     def write_latex(self, result: Comparison) -> str:
         """Return the tables of a comparison in LaTeX."""
-        ...
 
     def draw_posteriors(self, result: Comparison, ax: Axes | None) -> Axes:
         """Draw the best algorithm against each other one."""
-        ...
 
     def draw_curves(self, result: Comparison, ax: Axes | None, over: Over) -> Axes:
         """Draw the learning curves of all algorithms."""
-        ...
 
     def write_report(self, result: Comparison, path: str | Path | None) -> Path:
         """Write the report as one HTML file."""
-        ...
 
 
 _registered: list[Presentation] = []

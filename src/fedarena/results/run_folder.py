@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import fedarena
-from fedarena.common.files import atomic_write, free_folder, writing
+from fedarena.common.files import atomic_write, free_folder, make_folder
 from fedarena.config.components import Component
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
@@ -57,8 +57,7 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
             remedy=f"{resume}choose another folder",
             where="--out",
         )
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     return path
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder
 from fedarena.config.comparison_plan import Plan, folder_name
 from fedarena.config.errors import BadValue
 from fedarena.data.published_files import reading
@@ -62,8 +62,7 @@ class SuitePlan:
     def _write_plans(self, root: Path, plans: dict[str, Plan]) -> None:
         for name, plan in plans.items():
             folder = self.folder(root, name)
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write_plan(plan, folder)
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedarena.common.files import atomic_write, writing
+from fedarena.common.files import atomic_write, make_folder
 from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyLost
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel, HostProtocol, ask_all
@@ -142,8 +142,7 @@ def save_alignment(folder: Path | None, alignment: Alignment) -> None:
     """Store an alignment for a restart, because it takes longer than a tree."""
     if folder is None:
         return
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with atomic_write(folder / ALIGNMENT) as file:
         np.savez(
             file,

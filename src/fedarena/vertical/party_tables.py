@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
+from fedarena.config.errors import BadValue, DataMissing, check_known
 from fedarena.data import published_files
 from fedarena.data.table_reader import holds_numbers, read_column, read_numbers, read_table, require_columns
 from fedarena.transport.certificates import check_name
@@ -89,10 +89,8 @@ class TableSource:
         path = Path(self.table)
         if path.suffix not in (".csv", ".parquet", ".npz"):
             known = (EMBEDDED, *NAMED)
-            raise UnknownName(
-                f"there is no table '{self.table}'",
-                remedy=suggest(self.table, known, f"name a .csv, .parquet or .npz file, or one of {', '.join(known)}"),
-            )
+            more = f"name a .csv, .parquet or .npz file, or one of {', '.join(known)}"
+            check_known(self.table, known, f"there is no table '{self.table}'", more)
         if path.suffix != ".npz":
             return self._load_file(path, only)
         if not path.is_file():
@@ -218,12 +216,9 @@ def _parse_owners(table: PartyTable, columns: Sequence[str]) -> dict[str, list[i
                 rest = party
             elif name in owner:
                 raise BadValue(f"column '{name}' is assigned to two parties", remedy="list it once", where="--columns")
-            elif name not in table.names:
-                known = f"{table.name} has: {', '.join(table.names[:20])}"
-                raise UnknownName(
-                    f"{table.name} has no column '{name}'", remedy=suggest(name, table.names, known), where="--columns"
-                )
             else:
+                known = f"{table.name} has: {', '.join(table.names[:20])}"
+                check_known(name, table.names, f"{table.name} has no column '{name}'", known, "--columns")
                 owner[name] = party
     if GUEST not in parties or len(parties) < 2:
         raise BadValue("a guest and at least one host are needed", remedy="e.g. --columns guest=age --columns bank='*'")

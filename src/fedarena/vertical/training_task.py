@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.common.files import writing
+from fedarena.common.files import make_folder
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.certificates import Identity
@@ -109,8 +109,7 @@ def _create_folder(folder: Path) -> None:
         raise CannotWrite(
             f"{folder} already holds a training", remedy=f"resume it: --resume {folder}, or choose another folder"
         )
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
 
 
 def _guest_options(task: TrainingTask, table: PartyTable, settings: BoostSettings, resume: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedarena.config import seeds
 from fedarena.config.errors import BadValue, quoted
 from fedarena.data.dataset import Rows
+from fedarena.data.stratification import spread_over
 
 TestShare = Annotated[float, Interval(gt=0, lt=1)]
 SplitSeed = Annotated[int, Ge(0)]
@@ -80,10 +81,7 @@ def split_rows(codes: Rows, owner: Rows | None, share: float, seed: int) -> tupl
     strata = codes if owner is None else owner
     shuffled = seeds.stream(seed, "split").permutation(len(codes))
     line = shuffled[np.lexsort((codes[shuffled], strata[shuffled]))]
-    spare = line[1:][strata[line[1:]] == strata[line[:-1]]]  # all but the first of each stratum
-    step = min(1.0, share * len(codes) / max(1, len(spare)))
-    marks = np.floor(np.arange(len(spare) + 1) * step + 0.5)
-    test = np.sort(spare[np.diff(marks) > 0])
+    test = np.sort(spread_over(line, strata, share * len(codes)))
     if not len(test):
         raise BadValue(
             f"test = {share} of {len(codes)} rows leaves no row to test on",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.registry import register
 from fedarena.data import published_files
-from fedarena.data.dataset import Dataset, Rows
+from fedarena.data.dataset import Dataset, Rows, strata_of
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.standardised_once import FittedOn, features
 from fedarena.data.split_encoding import encode_first
@@ -46,25 +46,25 @@ def owners_by(arrays: Mapping[str, NDArray[Any]], column: str) -> tuple[Rows, tu
     return arrays["X"][:, at].astype(np.int64), tuple(map(str, arrays[f"levels_{column}"]))
 
 
-def five_parts(y: NDArray[Any]) -> Rows:
-    """Return the fifth of the labels that each label belongs to, for a split that keeps their distribution."""
-    return np.searchsorted(np.quantile(y, [0.2, 0.4, 0.6, 0.8]), y, side="right").astype(np.int64)
-
-
 def assemble(
     name: str,
     columns: Columns,
     y: NDArray[Any],
-    parts: tuple[Rows, Rows],
     classes: int,
     *,
+    parts: tuple[Rows, Rows] | None = None,
     task: TaskName = "classification",
     owner: tuple[Rows, tuple[str, ...]] | None = None,
     class_names: tuple[str, ...] = (),
     standardise: bool = True,
     fitted_on: FittedOn = "split",
 ) -> Dataset:
-    """Return a data set with its training rows first; missing values become the mean of the training rows."""
+    """Return a data set with its training rows first; missing values become the mean of the training rows.
+
+    Without `parts`, four fifths of each client are for training, or of each class or fifth of the labels.
+    """
+    if parts is None:
+        parts = split_rows(strata_of(task, y), None if owner is None else owner[0], 0.2, seed=0)
     train, test = parts
     order = np.concatenate([train, test])
     owners, names = (None, ()) if owner is None else (owner[0][order], owner[1])
@@ -102,10 +102,9 @@ class BreastCancer:
         from sklearn.datasets import load_breast_cancer
 
         bunch = load_breast_cancer()
-        y = bunch.target.astype(np.int64)
-        columns, parts = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), split_rows(y, None, 0.2, seed=0)
+        columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.int64)
         names = tuple(map(str, bunch.target_names))
-        return assemble("breast_cancer", columns, y, parts, 2, class_names=names, fitted_on=self.fitted_on)
+        return assemble("breast_cancer", columns, y, 2, class_names=names, fitted_on=self.fitted_on)
 
 
 @register("dataset", "heart_disease", paper="Detrano et al. 1989; four hospitals as in FLamby, arXiv:2210.04620")
@@ -127,15 +126,13 @@ class HeartDisease:
     def load(self, seed: int) -> Dataset:
         """Return four fifths of each hospital for training; missing values become the mean of the training rows."""
         arrays = published_files.load_published("heart_disease")
-        y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
         columns = dict(zip(map(str, arrays["feature_names"]), arrays["X"].T, strict=True))
         return assemble(
             "heart_disease",
             columns,
-            y,
-            split_rows(y, owner, 0.2, seed=0),
+            arrays["y"].astype(np.int64),
             2,
-            owner=(owner, published_files.HEART_SITES),
+            owner=(arrays["site"].astype(np.int64), published_files.HEART_SITES),
             class_names=("healthy", "disease"),
             fitted_on=self.fitted_on,
         )
@@ -154,8 +151,7 @@ class Wine:
 
         bunch = load_wine()
         columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.int64)
-        parts = split_rows(y, None, 0.2, seed=0)
-        return assemble("wine", columns, y, parts, 3, class_names=tuple(map(str, bunch.target_names)))
+        return assemble("wine", columns, y, 3, class_names=tuple(map(str, bunch.target_names)))
 
 
 @register("dataset", "diabetes", paper="Efron et al. 2004")
@@ -171,7 +167,7 @@ class Diabetes:
 
         bunch = load_diabetes(scaled=False)
         columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.float32)
-        return assemble("diabetes", columns, y, split_rows(five_parts(y), None, 0.2, seed=0), 1, task="regression")
+        return assemble("diabetes", columns, y, 1, task="regression")
 
 
 @register("dataset", "adult", paper="Kohavi 1996")
@@ -190,10 +186,8 @@ class Adult:
         """Return four fifths of each client for training."""
         arrays = published_files.load_published("adult")
         y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
-        parts = split_rows(y, owner[0], 0.2, seed=0)
         aside = ("education", "education_num") if self.client == "education" else (self.client,)
-        columns = columns_of(arrays, aside)
-        return assemble("adult", columns, y, parts, 2, owner=owner, class_names=("<=50K", ">50K"))
+        return assemble("adult", columns_of(arrays, aside), y, 2, owner=owner, class_names=("<=50K", ">50K"))
 
 
 @register("dataset", "bank", paper="Moro, Cortez and Rita 2014")
@@ -214,10 +208,8 @@ class Bank:
         """Return four fifths of each client for training."""
         arrays = published_files.load_published("bank")
         y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
-        parts = split_rows(y, owner[0], 0.2, seed=0)
         aside = (self.client,) if self.duration else (self.client, "duration")
-        columns = columns_of(arrays, aside)
-        return assemble("bank", columns, y, parts, 2, owner=owner, class_names=("no", "yes"))
+        return assemble("bank", columns_of(arrays, aside), y, 2, owner=owner, class_names=("no", "yes"))
 
 
 @register("dataset", "california_housing", paper="Pace and Barry 1997")
@@ -238,9 +230,8 @@ class CaliforniaHousing:
         arrays = published_files.load_published("california_housing")
         y = (arrays["y"] / np.float32(1e5)).astype(np.float32)
         owner = self._squares(arrays) if self.client == "grid" else owners_by(arrays, "ocean_proximity")
-        parts = split_rows(five_parts(y), owner[0], 0.2, seed=0)
         columns = columns_of(arrays, () if self.client == "grid" else ("ocean_proximity",))
-        return assemble("california_housing", columns, y, parts, 1, task="regression", owner=owner)
+        return assemble("california_housing", columns, y, 1, task="regression", owner=owner)
 
     def _squares(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[Rows, tuple[str, ...]]:
         """Return the square of each district, named by its south-western corner."""
@@ -273,6 +264,6 @@ class TcgaBrca:
         columns = {str(name): column for name, column in zip(arrays["feature_names"], arrays["X"].T, strict=True)}
         y = np.stack([arrays["time"], arrays["event"]], axis=1).astype(np.float32)
         return assemble(
-            "tcga_brca", columns, y, (np.flatnonzero(is_train), np.flatnonzero(is_test)), 1,
+            "tcga_brca", columns, y, 1, parts=(np.flatnonzero(is_train), np.flatnonzero(is_test)),
             task="survival", owner=(owner, REGIONS), standardise=self.standardise,
         )  # fmt: skip

@@ -22,23 +22,18 @@ class Link(Protocol):
     @property
     def address(self) -> str:
         """Return the address for clients, `machine:port`; the system may have chosen the port."""
-        ...
 
     def nodes(self) -> dict[int, str]:
         """Return number and name of the clients that are connected. A number belongs to a key and never changes."""
-        ...
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
         """Send a message to a client, which may answer within so many seconds; return a ticket."""
-        ...
 
     def receive(self, timeout: float) -> list[ReceivedMessage]:
         """Return the responses that have arrived; wait at most so many seconds for the first."""
-        ...
 
     def close(self) -> None:
         """Close the link and end the SuperLink."""
-        ...
 
 
 class FederationEnded(Exception):

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 
-from fedarena.config.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, check_known
 from fedarena.vertical.crypto.backends import integers, kernels
 
 SWITCH = "FEDARENA_PAILLIER"  # environment variable with the name of a backend
@@ -38,11 +38,9 @@ def available() -> list[str]:
 def backend() -> Backend:
     """Return the fastest backend that runs on this machine, or the one that the environment names."""
     wanted = os.environ.get(SWITCH, "")
-    if wanted and wanted not in MAKERS:
-        raise UnknownName(
-            f"no Paillier backend is called '{wanted}'",
-            remedy=suggest(wanted, MAKERS, f"there are {', '.join(MAKERS)}"),
-            where=SWITCH,
+    if wanted:
+        check_known(
+            wanted, MAKERS, f"no Paillier backend is called '{wanted}'", f"there are {', '.join(MAKERS)}", SWITCH
         )
     found = backend_called(wanted or available()[0])
     if found is None:
