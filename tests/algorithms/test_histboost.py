@@ -10,11 +10,13 @@ import pytest
 from tests.support.pooled_trees import forest_splits, pooled_splits
 
 import fedarena as fa
+from fedarena.algorithms.base import Cohort
+from fedarena.algorithms.histboost import Cells, Counts, HistBoost
 from fedarena.config.errors import BadValue, DataMissing
 from fedarena.data.raw_columns import raw_columns
 from fedarena.engine.setup import open_context
 from fedarena.results.run import Run
-from fedarena.trees.cut_search import PASSES
+from fedarena.trees.cut_search import PASSES, count_cells, ordered_keys
 from fedarena.trees.cut_table import CutPoints
 from fedarena.trees.forest import Forest
 
@@ -121,6 +123,37 @@ def test_bytes_of_a_tree_of_one_level() -> None:
     first_pass = x.shape[1] * 2 ** PASSES[0] * 8 + 8
     assert once.final.bytes_up > 2 * (first_pass + (len(PASSES) - 1) * 8 + 3 * width * 16 + 8)
     assert twice.final.uploads - once.final.uploads == 2
+
+
+class Leaving:
+    """Clients with two rows each of one column, of which the second leaves after some exchanges."""
+
+    def __init__(self, rows: list[list[float]], leaves_after: int) -> None:
+        self.rows, self.leaves_after, self.exchanges = rows, leaves_after, 0
+        self.cohort = self._cohort(len(rows))
+
+    def _cohort(self, answered: int) -> Cohort:
+        n = [len(own) for own in self.rows]
+        return Cohort((0, 1), tuple(range(answered)), 2, sum(n[:answered]), sum(n), 0.1)
+
+    def __call__(self, message: Cells, do: str = "client", everyone: bool = False) -> Counts:
+        self.exchanges += 1
+        self.cohort = self._cohort(1 if self.exchanges > self.leaves_after else 2)
+        there = self.rows[: len(self.cohort.answered)]
+        cells = message.cells or [np.zeros(1, np.uint32)]
+        keys = [[ordered_keys(np.array(own, np.float32))] for own in there]
+        return Counts(sum((count_cells(key, cells, message.passes) for key in keys), np.int64(0)))  # type: ignore[arg-type]
+
+
+def test_cut_points_are_never_found_from_the_rows_of_different_clients() -> None:
+    """A client that leaves between two passes ends the search, and the next round begins it again."""
+    rows = [[1.0, 2.0], [3.0, np.nan]]
+    algorithm = HistBoost(bins=2)
+    for after in range(1, len(PASSES)):
+        assert algorithm._find_cuts(Leaving(rows, after)) is None  # type: ignore[arg-type]
+    found = algorithm._find_cuts(Leaving(rows, len(PASSES)))  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.values.tolist(), found.has_missing.tolist()) == ([2.0], [1])
 
 
 @pytest.mark.slow

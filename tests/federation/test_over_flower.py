@@ -67,11 +67,12 @@ def commands() -> Iterator[list[Command]]:
 
 
 @pytest.mark.slow
-def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list[Command]) -> None:
+@pytest.mark.parametrize("algorithm", ["scaffold", {"name": "histboost", "depth": 3, "bins": 16}], ids=["scaffold", "trees"])
+def test_killed_on_all_sides_it_is_the_simulation(algorithm: Any, tmp_path: Path, commands: list[Command]) -> None:
     """A client is killed and started again, then the server: with its last rounds the run has the bits of a
     simulation on the table of all, and its folder can be read like any other."""
     federation = Federation(tmp_path, SIZES)
-    experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
+    experiment = federation.experiment(algorithm=algorithm, rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
     (tmp_path / "exp.toml").write_text(experiment.to_toml().replace(str(federation.pooled), "/participants"))
     make_federation_keys(tmp_path / "keys", list(SIZES))
 

@@ -263,6 +263,11 @@ class Algorithm(SelectsVariant):
         return None
 
     @property
+    def most_exchanges(self) -> int:
+        """Return how many exchanges a round may have: a client of a real federation answers no more."""
+        return 8
+
+    @property
     def straggler_settings(self) -> tuple[float, int]:
         """Return the share of clients that the device model lets stop early, and the fewest epochs of one."""
         return 0.0, 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedarena.algorithms.base import Reply, RequestSender, Vector, Work, known, summed
 from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.config.registry import register
-from fedarena.trees.cut_search import CutSearch, count_cells
+from fedarena.trees.cut_search import PASSES, CutSearch, count_cells
 from fedarena.trees.cut_table import CutPoints
 from fedarena.trees.forest import Float32Array, Forest
 from fedarena.trees.row_growth import RowGrowth
@@ -70,6 +70,11 @@ class HistBoost(TreeAlgorithm):
     level: each client adds up g and h as integers, the server adds the sums of the clients and picks the splits.
     """
 
+    @property
+    def most_exchanges(self) -> int:
+        """Return the passes that find the cut points in the first round, and the levels of a tree."""
+        return len(PASSES) + self.depth
+
     def init(self, w: Vector) -> BoostState:
         """Start without trees and without cut points."""
         return BoostState(w, None, np.empty((0, 0, 4), np.float32))
@@ -116,14 +121,16 @@ class HistBoost(TreeAlgorithm):
         )
 
     def _find_cuts(self, request: RequestSender) -> CutPoints | None:
-        """Find the quantiles of all rows together, one exchange for each pass."""
+        """Find the quantiles of all rows together, one exchange for each pass; None where a client leaves in between."""
         search: CutSearch | None = None
+        answered: tuple[int, ...] | None = None
         while search is None or not search.is_done:
             found = request(
                 Cells([], 0) if search is None else Cells(search.cells, search.passes), "count", everyone=True
             )
-            if found is None:
-                return None
+            if found is None or request.cohort.answered != (answered or request.cohort.answered):
+                return None  # the next round begins again: counts of other rows do not go with those so far
+            answered = request.cohort.answered
             search = search or CutSearch(len(found.counts) // CutSearch.first_cells, self.bins)
             search.refine(found.counts)
         return search.result(request.cohort.rows)

@@ -46,11 +46,11 @@ class TreeAlgorithm(Algorithm):
         return self.trees
 
     def check(self, setting: Setting) -> None:
-        """Refuse places without raw columns: companions, real federations and other frameworks."""
+        """Refuse places without raw columns: companions and other frameworks."""
         if not setting.grows_trees:
             raise BadValue(
-                f"{type(self).__name__} grows trees, which run in simulations alone and without companions",
-                remedy="run it with `fedarena run` or `fedarena compare`, without algorithm.with",
+                f"{type(self).__name__} grows trees, which run in fedarena alone and without companions",
+                remedy="run it with fedarena itself, without algorithm.with",
                 where="algorithm.name",
             )
 

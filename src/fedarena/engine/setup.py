@@ -128,14 +128,21 @@ def open_context(experiment: Experiment) -> ExperimentContext:
     """Load and partition the data and build the model; any mistake in the experiment is reported here."""
     check_device(experiment.device)
     data, owners = partition_data(experiment)
-    if isinstance(experiment.algorithm.made, TreeAlgorithm):
-        name, model = experiment.algorithm.name, experiment.model.name
-        note = f"{name} grows trees on the raw columns: the model '{model}' is not used"
-        return build_model_and_algorithm(TreeContext(experiment, data, replace(owners, notes=(*owners.notes, note))))
-    context = ExperimentContext(experiment, data, owners)
+    context = make_context(experiment, data, owners)
+    if isinstance(context, TreeContext):
+        return build_model_and_algorithm(context)
     check_attack(context)
     context.data = poisoned(context)
     return build_model_and_algorithm(context)
+
+
+def make_context(experiment: Experiment, data: Dataset, owners: Partition) -> ExperimentContext:
+    """Return the context of these rows: one that grows a forest where the algorithm does, else one of a network."""
+    if not isinstance(experiment.algorithm.made, TreeAlgorithm):
+        return ExperimentContext(experiment, data, owners)
+    name, model = experiment.algorithm.name, experiment.model.name
+    note = f"{name} grows trees on the raw columns: the model '{model}' is not used"
+    return TreeContext(experiment, data, replace(owners, notes=(*owners.notes, note)))
 
 
 def build_model_and_algorithm(context: ExperimentContext, clients: int | None = None) -> ExperimentContext:

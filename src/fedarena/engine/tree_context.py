@@ -68,10 +68,9 @@ class TreeContext(ExperimentContext):
         algorithm, data = self.algorithm, self.data
         loss = find_loss(data.task, None)
         if data.task == "regression":
-            labels = data.y[self.owners.train_rows].astype(np.float64)
             base = self.label_scale[0] if algorithm.base_score is None else algorithm.base_score
             base = float(np.float32(base))
-            top = float(np.abs(labels - base).max()) if algorithm.label_max is None else algorithm.label_max + abs(base)
+            top = self._furthest_label(base) if algorithm.label_max is None else algorithm.label_max + abs(base)
             forest = Forest.empty("squared_error", 1, algorithm.depth, base, top * (1 + 1e-6))
         elif data.classes == 2:
             base = float(base_margin("logistic", 0.5 if algorithm.base_score is None else algorithm.base_score))
@@ -80,10 +79,16 @@ class TreeContext(ExperimentContext):
             forest = Forest.empty("softmax", data.classes, algorithm.depth, algorithm.base_score or 0.0)
         return TreeTask(forest, loss, self.label_scale)
 
+    def _furthest_label(self, base: float) -> float:
+        """Return the largest distance of a training label from the first prediction."""
+        labels = self.data.y[self.owners.train_rows].astype(np.float64)
+        return float(np.abs(labels - base).max(initial=0.0))
+
     def _check(self) -> None:
         """Refuse, by name, settings that trees do not have."""
         exp, name, data = self.experiment, self.experiment.algorithm.name, self.data
-        base = self.algorithm.base_score
+        base, top = self.algorithm.base_score, self.algorithm.label_max
+        labels = data.y[self.owners.train_rows]  # no numbers at the server of a real federation
         problems: dict[str, tuple[bool, str]] = {
             "data": (
                 data.task not in ("classification", "regression"),
@@ -94,6 +99,10 @@ class TreeContext(ExperimentContext):
             "partition": (self.owners.noise is not None, f"{name} grows trees on raw columns, without feature noise"),
             "attack": (exp.attack is not None, f"{name} sends sums and trees, and attacks are made for updates"),
             "loss": (exp.loss is not None, f"{name} has the loss of its task, not '{exp.loss}'"),
+            "algorithm.label_max": (
+                top is not None and data.task == "regression" and bool((np.abs(labels) > top).any()),
+                "a label is larger than label_max, which was agreed as the largest",
+            ),
             "algorithm.base_score": (
                 base is not None and data.task == "classification" and data.classes == 2 and not 0 < base < 1,
                 f"base_score = {base} is no probability",

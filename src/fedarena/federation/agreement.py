@@ -15,7 +15,7 @@ from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import PADDING, Dataset, Partition
 from fedarena.data.sources.class_codes import MOST_CLASSES
 from fedarena.data.table_columns import MOST_LEVELS
-from fedarena.federation.client_data import MOST_ROWS, agreed_encoding
+from fedarena.federation.client_data import MOST_ROWS, agreed_encoding, grows_trees
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.statistics_release import Totals
 from fedarena.federation.wire_format import WireRefused
@@ -175,9 +175,10 @@ def without_rows(
     if not sum(test):
         raise PartitionImpossible("no client has a row to test on", remedy="raise data.test", where="data.test")
     n, m = sum(train), sum(test)
-    encoding = agreed_encoding(one, experiment.data.made)
+    encoding = agreed_encoding(one, experiment.data.made, grows_trees(experiment))
     task: TaskName = experiment.data.made.task or "classification"
-    x = np.broadcast_to(np.float32(0), (n + m, len(encoding.column_names)))
+    width = len(encoding.columns if grows_trees(experiment) else encoding.column_names)
+    x = np.broadcast_to(np.float32(0), (n + m, width))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
     data = Dataset(
         "participants",

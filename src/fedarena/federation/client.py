@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import traceback
 import uuid
@@ -18,8 +19,8 @@ from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import build_model_and_algorithm, check_device
 from fedarena.federation import messages
-from fedarena.federation.client_context import ClientContext
-from fedarena.federation.client_data import AgreedSamples, ClientFile, statistics_layout
+from fedarena.federation.client_context import make_client_context
+from fedarena.federation.client_data import AgreedSamples, ClientFile, grows_trees, statistics_layout
 from fedarena.federation.client_model import ModelFolder
 from fedarena.federation.client_states import is_unchanged
 from fedarena.federation.client_worker import ClientWorker, Response
@@ -134,7 +135,8 @@ class FederationClient:
             response, messages.RoundResponse | messages.AsyncTrainResponse
         ):
             self.trainings += 1
-            self.log.info(f"round {message.round + 1}: trained, loss {response.loss:.4f}")
+            loss = "" if math.isnan(response.loss) else f", loss {response.loss:.4f}"  # sums for trees have none
+            self.log.info(f"round {message.round + 1}: trained{loss}")
         if isinstance(response, messages.FinalModelResponse):
             self.log.info(f"the final model is in {joined.model.path}")
         return response, payload
@@ -155,7 +157,7 @@ class FederationClient:
         model.check()
         experiment = experiment_from_text(invitation.experiment)
         check_device(experiment.device)
-        table = self.file.read_table(experiment.data.made)
+        table = self.file.read_table(experiment.data.made, grows_trees(experiment))
         described = table.describe(self.session)
         values = [*description_lines(described), *label_lines(experiment, table.class_counts())]
         why = self._agrees(run, invitation, experiment, values)
@@ -257,7 +259,7 @@ class FederationClient:
         other = "the rows are not those with which this client joined the run"
         self._check_unchanged(folder / "rows.sha256", data.fingerprint(), other)
         self._bind(joined, agreed, samples)
-        context = ClientContext(joined.experiment, data, partition, agreed, self._noise_seed(folder / "secret"))
+        context = make_client_context(joined.experiment, data, partition, agreed, self._noise_seed(folder / "secret"))
         with one_thread():
             build_model_and_algorithm(context, agreed.clients)
         counts = f"{data.n_train} rows to train on, {len(data.x) - data.n_train} to test on"

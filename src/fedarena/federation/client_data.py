@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.config import seeds
 from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows, strata_of
+from fedarena.data.raw_columns import encode_raw
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
 from fedarena.data.sources.label_columns import label_numbers
 from fedarena.data.sources.several_files import JoinedTable, read_files
@@ -51,8 +53,8 @@ class ClientFile:
             if not path.is_file():
                 raise DataMissing(f"there is no file {path}", remedy="check the path", where="--data")
 
-    def read_table(self, source: TableFile) -> ClientTable:
-        """Read the samples as the data set of the experiment prescribes."""
+    def read_table(self, source: TableFile, trees: bool = False) -> ClientTable:
+        """Read the samples as the data set of the experiment prescribes; `trees` take missing values as they are."""
         same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test", "task")
         settings: dict[str, Any] = {name: getattr(source, name) for name in same}
         label, drop = self.label or source.label_names[0], (*source.drop, *([source.client] if source.client else []))
@@ -74,9 +76,11 @@ class ClientFile:
         own = replace(own, drop=tuple(name for name in drop if name in names))  # a client may lack what is dropped
         table = read_files(own, of_all_clients=False)
         missing = [name for name, column in table.features.items() if rows_missing(column).any()]
-        if own.missing == "median" and missing:
+        if missing and own.missing == ("error" if trees else "median"):
             raise ShareableError(
-                f"column '{missing[0]}' has missing values, and a federation computes no medians to fill them",
+                f"column '{missing[0]}' has missing values, which the experiment refuses"
+                if trees
+                else f"column '{missing[0]}' has missing values, and a federation computes no medians to fill them",
                 remedy='ask the server to set data.missing = "mean", or drop the column',
                 where="data.missing",
             )
@@ -220,7 +224,7 @@ class AgreedSamples:
         """Return exact sums over the training samples, as many of them as the experiment needs."""
         self._refuse_few(least)
         present, sums, squares = [], [], []
-        for values in self._numbers() if layout.features else ():
+        for values in self._numbers(layout.levels_only) if layout.features else ():
             present.append(len(values))
             sums.append(exact_sum(values))
             squares += [exact_sum_of_squares(values)] if layout.squares else []
@@ -228,14 +232,14 @@ class AgreedSamples:
         label = Totals.of_values(self.y[self.train].astype(np.float64)) if layout.label else None
         return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts), label)
 
-    def _numbers(self) -> Iterator[NDArray[np.float64]]:
+    def _numbers(self, levels_only: bool) -> Iterator[NDArray[np.float64]]:
         """Yield the values of every feature in the training samples that have one; of a level, 1 where a sample has it."""
         for column in self.columns.values():
             own = column[self.train]
             if isinstance(own, Categories):
                 codes = own.codes[~own.missing]
                 yield from ((codes == level).astype(np.float64) for level in range(len(own.levels)))
-            else:
+            elif not levels_only:
                 yield own[~np.isnan(own)]
 
     def _refuse_few(self, least: int) -> None:
@@ -251,11 +255,12 @@ class AgreedSamples:
         """Return data set and partition for the engine: all clients exist, and only this one has samples."""
         order = np.concatenate([self.train, self.test])
         table = RawTable(self.columns, EncodingSettings())[order]
-        encoding = agreed_encoding(agreed, self.source)
+        trees = grows_trees(experiment)
+        encoding = agreed_encoding(agreed, self.source, trees)
         n, me, name = len(self.train), agreed.client, Path(str(self.source.path)).stem
         data = Dataset(
             name,
-            encoding.encode(table)[0],
+            (encode_raw(encoding, table) if trees else encoding.encode(table))[0],
             self.y[order],
             n,
             len(agreed.classes) or 1,
@@ -277,22 +282,35 @@ def needs_means(source: TableFile) -> bool:
     return source.standardise or source.missing == "mean"
 
 
+def grows_trees(experiment: Experiment) -> bool:
+    """Return whether clients grow trees, which take columns as they are and need statistics of levels alone."""
+    return isinstance(experiment.algorithm.made, TreeAlgorithm)
+
+
 def statistics_layout(experiment: Experiment, agreed: Agreement) -> StatisticsLayout:
     """Return which statistics the experiment needs of every client."""
-    source = experiment.data.made
-    features = features_of(agreed.columns) if needs_means(source) else 0
+    source, trees = experiment.data.made, grows_trees(experiment)
+    if trees:
+        features = sum(len(column.words) for column in agreed.columns)
+    else:
+        features = features_of(agreed.columns) if needs_means(source) else 0
     classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
-    return StatisticsLayout(features, source.standardise, classes, source.task == "regression")
+    squares = source.standardise and not trees
+    return StatisticsLayout(features, squares, classes, source.task == "regression", levels_only=trees)
 
 
-def agreed_encoding(agreed: Agreement, source: TableFile) -> TableEncoding:
+def agreed_encoding(agreed: Agreement, source: TableFile, trees: bool = False) -> TableEncoding:
     """Return the encoding that all clients use, which is that of a table of all their training samples.
 
     Missing numbers become the mean. Without sums, which are needed for means, every level of the table has a column.
+    `trees` take numbers as they are, so that there are sums of levels alone.
     """
     columns: list[ColumnEncoding] = []
     place = 0
     for column in agreed.columns:
+        if trees and column.kind == "numbers":
+            columns.append(ColumnEncoding(column.name, "numeric", None))
+            continue
         width = max(len(column.words), 1)
         means = None if agreed.means is None else agreed.means[place : place + width]
         fills = means is not None and source.missing == "mean"

@@ -17,11 +17,12 @@ from fedarena.engine.evaluation import LocalEvaluator
 from fedarena.engine.personal_model import OwnModel
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.round_evaluation import collected_metrics
+from fedarena.engine.setup import make_context
 from fedarena.experiments.run import write_result
 from fedarena.federation import messages
-from fedarena.federation.client_context import ClientContext
+from fedarena.federation.client_context import ClientContext, round_budget
 from fedarena.federation.redaction import ShareableError
-from fedarena.federation.reply_pattern import check_structure
+from fedarena.federation.reply_pattern import check_model, check_structure
 from fedarena.federation.wire_format import WireRefused
 from fedarena.models.task import sha256
 from fedarena.results import run_folder
@@ -70,11 +71,11 @@ class ModelFolder:
         self, context: ClientContext, request: messages.FinalModelRequest, common: Broadcast, own: OwnModel
     ) -> None:
         """Check the final model, evaluate it on the client's own test samples, and write the folder."""
-        check_structure(common.message, Model(context.initial), "a model")
+        check_model(common.message, context)
         check_structure(common.buffers, context.initial_buffers, "BatchNorm's statistics")
         if sha256(common.message.w, common.buffers.values) != request.sha256:
             raise WireRefused("a final model with another sha256 than the message says")
-        budget = context.experiment.rounds or context.experiment.uploads or 1
+        budget = round_budget(context.experiment) or 1
         if not 1 <= request.rounds <= budget:
             raise ShareableError(f"a final model after round {request.rounds} of {budget}")
         model = Broadcast(common.message if own[0] is None else Model(own[0]), own[1] or common.buffers)
@@ -110,7 +111,7 @@ class ModelFolder:
         if not len(test):
             test, notes = owners.clients[me], [*notes, "it has no test samples: metrics are over training samples"]
         solo = Partition([owners.clients[me]], test, [test], names=(self.client,), notes=tuple(notes))
-        alone = ExperimentContext(context.experiment, context.data, solo)
+        alone = make_context(context.experiment, context.data, solo)
         alone.algorithm, alone.label_scale = context.algorithm, context.label_scale
         evaluator = LocalEvaluator(alone, SerialRuntime(alone))
         seen = evaluator.evaluate_shared(model, evaluator.metrics, clients=True)

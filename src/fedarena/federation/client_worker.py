@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS
@@ -30,19 +29,19 @@ from fedarena.engine.tasks import (
 )
 from fedarena.engine.training_loss import LossTask
 from fedarena.federation import messages
+from fedarena.federation.agreed_requests import AgreedRequests, check_method
 from fedarena.federation.client_context import ClientContext, NoMasks
 from fedarena.federation.client_states import ClientStateStore, ticket
 from fedarena.federation.joined_run import JoinedRun
-from fedarena.federation.metric_sums import layout_of, own_values, sums_of, why_no_sums
+from fedarena.federation.metric_sums import layout_of, own_values, sums_of
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.secure_aggregation import ClientMasks
-from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, unpack
 from fedarena.models.pytree import read_only, types_near
 from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
+from fedarena.privacy.uplink import CannotSend, MaskedVector
 from fedarena.results.own_samples import write_division
 from fedarena.runtimes.single_thread import one_thread
 
@@ -58,6 +57,7 @@ class ClientWorker:
         self.joined, self.context, self._log, self.least = joined, context, log, least
         self.client = context.agreed.client
         self.states = ClientStateStore(folder, context.algorithm)
+        self.checks = AgreedRequests(context, least)
         self.limits = RequestLimits(folder, context, joined.invitation.shares_models)
         self.types = types_near(context.algorithm, Broadcast, Buffers)
         self.masks: ClientMasks | None = None  # of the exchange under way, where answers are masked
@@ -83,75 +83,9 @@ class ClientWorker:
         if type(request) not in methods:
             raise WireRefused(f"'{request.what}' is not a request to a client")
         with one_thread(), self._masked(request, content):
-            self.check_agreed(request)
+            self.checks.check(request, self.round)
             self.limits.check(request, self.round, content)
             return methods[type(request)](request, unpack(content, self.types).payload)
-
-    def check_agreed(self, request: messages.MessageBody) -> None:
-        """Refuse what the agreed experiment does not ask for."""
-        context = self.context
-        budget = context.experiment.rounds or context.experiment.uploads  # a round has an upload at least
-        # Without rounds, a client that finishes as the run ends starts once more before the server knows that it has ended.
-        in_round = isinstance(request, messages.RoundRequest | messages.BatchNormRequest | messages.LossRequest)
-        last = -1 if in_round else 0
-        if self.round < 0 or (budget is not None and self.round > budget + last):
-            raise ShareableError(
-                f"asked for round {self.round + 1} of {budget}", remedy="the agreed experiment has ended"
-            )
-        if isinstance(request, messages.AsyncTrainRequest | messages.SendResultRequest) and not isinstance(
-            context.algorithm, Asynchronous
-        ):
-            raise ShareableError(f"{context.experiment.algorithm.name} has rounds, and was asked to train without them")
-        if isinstance(request, messages.BatchNormRequest) and context.buffer_policy != "recompute":
-            raise ShareableError("recomputing BatchNorm statistics was not agreed on")
-        rule = context.selection_rule
-        if isinstance(request, messages.LossRequest) and (rule is None or not rule.asks_losses):
-            raise ShareableError("measuring the loss of a model to select clients was not agreed on")
-        if isinstance(request, messages.RoundRequest) and context.steps is not None:
-            self._check_turn(request, context.steps)
-        if isinstance(request, messages.EvaluationSumsRequest):
-            self._check_sums(request)
-        if isinstance(request, messages.OwnMetricsRequest):
-            self._check_own_metrics()
-
-    def _check_sums(self, request: messages.EvaluationSumsRequest) -> None:
-        """Refuse sums that the agreement does not have, and those of few samples that the server could read."""
-        context, agreed = self.context, self.context.experiment.evaluate.histograms or 0
-        if request.histograms not in (0, agreed):
-            has = f"{agreed} bins" if agreed else "none"
-            raise ShareableError(
-                f"asked for score histograms of {request.histograms} bins, and the agreed experiment has {has}",
-                remedy="the server must agree on evaluate.histograms with all clients",
-                where="evaluate.histograms",
-            )
-        if why := why_no_sums(context):
-            raise ShareableError(f"no evaluation sums: {why}")
-        count = len(context.owners.client_tests[self.client])
-        if context.agreed.clients < MASKED_FROM and count < self.least:
-            raise ShareableError(
-                f"sums over {count} test rows that the server can read would reveal too much of each",
-                remedy=f"have {self.least} test rows or more, or lower --least",
-                where="--least",
-            )
-
-    def _check_own_metrics(self) -> None:
-        """Refuse values of this client alone where the agreement takes them from histograms, or there are none."""
-        if self.context.experiment.evaluate.histograms is not None:
-            raise ShareableError("the agreed experiment takes AUC and average precision from histograms")
-        if self.context.task_name != "classification":
-            raise ShareableError(f"the task '{self.context.task_name}' has no AUC and no average precision")
-
-    def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
-        """Refuse a request whose list of clients does not fit the steps of the uplink."""
-        turn = request.turn
-        if turn is None or (steps.settings.secure and request.shares is None):
-            raise ShareableError("an answer would go up without the steps of the experiment's uplink")
-        clients = {*turn.asked}
-        if len(clients) < len(turn.asked) or self.client not in clients or max(clients) >= self.context.agreed.clients:
-            raise ShareableError("a list of clients that cannot be the selected ones")
-        uses_both = steps.settings.secure and steps.settings.noise
-        if uses_both and turn.number != request.exchange:  # noise is drawn by this number
-            raise ShareableError("one draw of noise would hide two answers")
 
     def _common(self, payload: Any) -> Broadcast:
         if not isinstance(payload, Broadcast) or not isinstance(payload.buffers, Buffers):
@@ -251,7 +185,7 @@ class ClientWorker:
         if not report.finite and self.context.experiment.on_nan != "keep":  # it is not used, and was not masked
             return response, Payload.of({"send": None, "buffers": None})
         if isinstance(send, MaskedVector) and steps is not None and turn is not None:
-            send = replace(send, words=send.words & steps.used_bits(turn))
+            send = steps.shortened(send, turn)
         compressed = steps is not None and (
             steps.settings.secure or bool(steps.settings.top_k or steps.settings.quantise)
         )
@@ -394,13 +328,3 @@ class ClientWorker:
 def _facts(answer: ClientAnswer, kept: str) -> dict[str, Any]:
     """Return the facts about a training that are sent besides its result."""
     return {**{name: getattr(answer.report, name) for name in messages.TrainingFacts.model_fields}, "memory": kept}
-
-
-def check_method(algorithm: Algorithm, do: str) -> None:
-    """Refuse a method that is not `client` or a public method which the algorithm adds to the contract."""
-    own = do.isidentifier() and not do.startswith("_") and not hasattr(Algorithm, do)
-    inside = algorithm
-    while getattr(inside, "base", None) is not None:
-        inside = inside.base  # type: ignore[attr-defined]
-    if do != "client" and not (own and callable(getattr(type(inside), do, None))):
-        raise ShareableError(f"{type(algorithm).__name__} has no method '{do[:40]}' for clients")

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Algorithm, Asynchronous
+from fedarena.algorithms.histboost import HistBoost
 from fedarena.config.errors import BadValue, join_words
 from fedarena.config.experiment import Experiment
 from fedarena.config.settings_tables import LocalPrivacy
 from fedarena.data.published_files import ELSEWHERE
 from fedarena.data.sources.table_files import TableFile
-from fedarena.federation.client_data import needs_means
+from fedarena.federation.client_data import grows_trees, needs_means
 from fedarena.federation.messages import TableDescription
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.statistics_release import MASKED_FROM
@@ -95,6 +96,12 @@ def check_experiment(experiment: Experiment) -> None:
             f"models of clients follow from more than the server's model in {exp.algorithm.name}, which is for simulations",
             "choose another personalised algorithm, such as ditto, fedper or fedrep",
             "algorithm",
+        ),
+        (
+            grows_trees(exp) and task_of(exp) == "regression" and exp.algorithm.made.label_max is None,
+            f"{exp.algorithm.name} adds up integers whose range follows from the largest label, which no client sends",
+            "agree on it, and set algorithm.label_max",
+            "algorithm.label_max",
         ),
         (
             exp.partition.name != "natural" or _changed(exp.partition.settings),
@@ -211,13 +218,18 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     shared = [f"the names of its columns{labels}, and how many rows it has to train and to test on"]
     if source.one_hot:
         shared.append("the levels that occur in text columns")
-    sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
-    sums += ["the sum of their squares"] * source.standardise
+    if grows_trees(exp):
+        sums = ["of each text column how many training rows have each level"]
+    else:
+        sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
+        sums += ["the sum of their squares"] * source.standardise
     sums += ["how many training rows it has of each class"] * algorithm.counts_classes
     sums += ["the sum of its labels and of their squares over its training rows"] * regression
     if sums:
         shared.append(f"{join_words(sums)}: {_visibility(clients)}")
-    if algorithm.communicates:
+    if grows_trees(exp):
+        shared += _trees(exp)
+    elif algorithm.communicates:
         shared.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink, exp.local.privacy)}")
         if exp.bn_buffers in ("average", "recompute"):
             shared.append("BatchNorm's statistics of its training rows, if the model has any")
@@ -235,6 +247,30 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
         shared.append("the model that it keeps for itself, to be tested on the rows of the others")
     if isinstance(algorithm, Asynchronous):
         shared.append("when it has finished a training")
+    return shared
+
+
+def _trees(exp: Experiment) -> list[str]:
+    """Describe what is sent for growing trees, and what is agreed for it."""
+    algorithm = exp.algorithm.made
+    secure = not isinstance(exp.uplink, str) and exp.uplink.secure
+    who = "masked, so that the server reads only the sums over clients" if secure else "the server reads your own"
+    shared = []
+    if isinstance(algorithm, HistBoost):
+        shared += [
+            "in the first round, to find cut points that all clients share: in how many of its training rows a column has a "
+            "value in each cell of a grid, whose cells around quantiles are divided down to single numbers: with the totals "
+            f"the server knows up to {algorithm.bins} values of each column; {who}",
+            "of every node of a tree, of each column and bin: the sums of the first and second derivatives of the loss over "
+            f"its training rows: {who}",
+        ]
+    elif algorithm.communicates:
+        shared.append(
+            "the trees that it grows on its training rows alone, whose thresholds are values of its rows: the server reads "
+            "them, and all clients get them"
+        )
+    if task_of(exp) == "regression":
+        shared.append(f"that no label of its training rows is larger than {algorithm.label_max:g}, which is agreed")
     return shared
 
 

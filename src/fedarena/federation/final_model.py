@@ -70,8 +70,8 @@ def finished_run(folder: Path, experiment: Experiment) -> Run | None:
     if not (folder / "result.json").exists():
         return None
     run = load_run(folder)
-    last = run.records[-1]
-    spent, budget = (last.uploads, experiment.uploads) if experiment.rounds is None else (last.round, experiment.rounds)
+    last, rounds = run.records[-1], experiment.algorithm.made.own_rounds or experiment.rounds
+    spent, budget = (last.uploads, experiment.uploads) if rounds is None else (last.round, rounds)
     return run if spent >= (budget or 0) else None
 
 

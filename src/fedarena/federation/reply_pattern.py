@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.algorithms.base import Model
+from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.setup import build_model_and_algorithm
+from fedarena.engine.setup import build_model_and_algorithm, make_context
 from fedarena.engine.tasks import ClientAnswer, ClientTask
 from fedarena.federation.wire_format import WireRefused
 from fedarena.models.pytree import leaves, reductions
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import CannotSend, masked_vector
+from fedarena.privacy.uplink import CannotSend
 from fedarena.runtimes.single_thread import one_thread
+from fedarena.trees.forest import HEADER, nodes_of
 
 ROWS = 4
 
@@ -30,8 +33,11 @@ class ReplyPatterns:
         self._known: dict[str, Any] = {}
 
     def prepare(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> None:
-        """Run the method once; an update that cannot be sent is found before any client is asked."""
-        if do in self._known:
+        """Run the method once; an update that cannot be sent is found before any client is asked.
+
+        What clients send for trees has another size in every exchange: there it is run each time.
+        """
+        if do in self._known and not isinstance(self._of.algorithm, TreeAlgorithm):
             return
         try:
             self._known[do] = self._made_up(do, common, turn)
@@ -55,20 +61,34 @@ class ReplyPatterns:
         sent, steps = answer.reply.send, self._context.steps
         if turn is None or steps is None:
             return sent
-        parts = leaves(sent)
-        steps.check(parts, list(reductions(sent)))
-        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.settings.secure else sent
+        if steps.settings.secure:
+            return steps.masked_pattern(sent)
+        steps.check(leaves(sent), list(reductions(sent)))
+        return sent
 
     def _stand_in(self) -> ExperimentContext:
         context, data = self._of, self._of.data
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
         everyone = [np.arange(rows)] * len(context.owners.clients)
-        y = np.arange(rows, dtype=np.float32) if data.task == "regression" else np.arange(rows) % data.classes
+        y = np.zeros(rows, np.float32) if data.task == "regression" else np.arange(rows) % data.classes
         made_up = Dataset("made up", x, y, rows, data.classes, task=data.task)
         return build_model_and_algorithm(
-            ExperimentContext(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
+            make_context(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )
+
+
+def check_model(model: Any, context: ExperimentContext) -> None:
+    """Refuse a message that is no model of the experiment: weights like the first ones, or a forest that began as agreed."""
+    if not isinstance(context.algorithm, TreeAlgorithm):
+        check_structure(model, Model(context.initial), "a model")
+        return
+    w = getattr(model, "w", None)
+    if type(model) is not Model or not isinstance(w, np.ndarray) or (w.dtype, w.ndim) != (np.dtype(np.float32), 1):
+        raise WireRefused("a message without a forest")
+    trees = len(w) - HEADER
+    if not np.array_equal(w[:HEADER], context.initial[:HEADER]) or trees % (4 * nodes_of(context.algorithm.depth)):
+        raise WireRefused("a forest that is not one of the agreed experiment")
 
 
 def check_structure(tree: Any, pattern: Any, where: str) -> None:

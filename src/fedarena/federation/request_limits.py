@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from fedarena.federation import messages
-from fedarena.federation.client_context import ClientContext
+from fedarena.federation.client_context import ClientContext, round_budget
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.release_log import append_line, read_lines
@@ -22,7 +22,6 @@ from fedarena.federation.wire_format import payload_parts
 
 FILE = "requests.jsonl"
 REPEATS = 3  # other requests that are answered for a round, or beyond the agreed evaluations
-EXCHANGES = 8  # of a round: no algorithm here needs more than three
 
 
 class RequestLimits:
@@ -53,9 +52,10 @@ class RequestLimits:
         if isinstance(asked, messages.RoundRequest):
             if self._context.algorithm.in_turn:  # one exchange of a round is with this client
                 return f"round {round + 1}", 1 + REPEATS
-            if asked.exchange >= EXCHANGES:
+            most = self._context.algorithm.most_exchanges
+            if asked.exchange >= most:
                 raise ShareableError(
-                    f"asked for exchange {asked.exchange + 1} of a round", remedy=f"at most {EXCHANGES} are answered"
+                    f"asked for exchange {asked.exchange + 1} of a round", remedy=f"at most {most} are answered"
                 )
             return f"round {round + 1}, exchange {asked.exchange + 1}", 1 if self._is_protected else 1 + REPEATS
         if isinstance(asked, messages.BatchNormRequest):
@@ -91,8 +91,7 @@ class RequestLimits:
     @property
     def _rounds(self) -> int:
         """Return how many rounds the experiment may take: each has an upload at least."""
-        experiment = self._context.experiment
-        return experiment.rounds or experiment.uploads or 1
+        return round_budget(self._context.experiment) or 1
 
     @property
     def _evaluations(self) -> int:

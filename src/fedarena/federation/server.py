@@ -17,7 +17,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.setup import build_model_and_algorithm, check_device
+from fedarena.engine.setup import build_model_and_algorithm, check_device, make_context
 from fedarena.experiments.run import finish_run
 from fedarena.federation import messages
 from fedarena.federation.agreement import without_rows
@@ -121,7 +121,7 @@ def _remove_unused_folder(path: Path) -> None:
 def open_remote_context(experiment: Experiment, roster: Roster) -> ExperimentContext:
     """Return the context of the server, with its model and algorithm built."""
     with one_thread():
-        context = ExperimentContext(experiment, *without_rows(experiment, roster.agreed, roster.counted))
+        context = make_context(experiment, *without_rows(experiment, roster.agreed, roster.counted))
         context.noise_seed = roster.secret
         context.label_scale = roster.agreed[roster.names[0]].label_scale or (0.0, 1.0)
         build_model_and_algorithm(context)

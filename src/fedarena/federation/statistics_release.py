@@ -42,6 +42,7 @@ class StatisticsLayout:
     squares: bool
     classes: int  # 0 where no class counts are needed
     label: bool = False  # number, sum and sum of squares of a regression's labels
+    levels_only: bool = False  # features are the levels of text columns, and no numbers
 
     @property
     def size(self) -> int:

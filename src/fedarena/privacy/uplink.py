@@ -274,6 +274,21 @@ class UplinkSteps:
         """Return the bits of a masked number that the sum needs; those above them are only mask."""
         return np.uint32(2 ** self._fixed(exchange).width - 1)
 
+    def shortened(self, masked: MaskedVector, exchange: MaskedExchange) -> MaskedVector:
+        """Return a masked vector with the bits that the sum needs; exact integers need all of them."""
+        if masked.words.dtype == np.uint64:
+            return masked
+        return replace(masked, words=masked.words & self.used_bits(exchange))
+
+    def masked_pattern(self, tree: Any) -> MaskedVector:
+        """Return a masked vector of zeros in the structure of what is sent for a tree; refuse a tree that is not sent."""
+        parts, how = leaves(tree), list(reductions(tree))
+        size = sum(map(np.size, parts))
+        if are_exact_sums(parts, how):
+            return masked_vector(np.zeros(size, np.uint64), tree)
+        self.check(parts, how)
+        return masked_vector(np.zeros(1 + size, np.uint32), tree)  # the weight comes last
+
     def _share(self, exchange: MaskedExchange) -> float:
         """Return the deviation of one client's noise; the noise of all asked clients adds up to the setting."""
         return self.settings.noise * (self.settings.clip or 0.0) / math.sqrt(len(exchange.asked))

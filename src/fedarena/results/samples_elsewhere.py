@@ -18,8 +18,10 @@ from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.published_files import ELSEWHERE, reading
 from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.context import ExperimentContext
+from fedarena.engine.setup import make_context
 from fedarena.models.task import sha256
 from fedarena.results.json_files import read_table
+from fedarena.results.model_file import MODEL_FACTS, read_model_facts
 from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
 from fedarena.results.run_integrity import changed_checkpoint, changed_files, changed_rounds
 
@@ -59,9 +61,10 @@ def outputs_of(encoding: TableEncoding) -> int:
     return len(encoding.label) if encoding.task == "multilabel" else len(encoding.classes)
 
 
-def empty_dataset(encoding: TableEncoding) -> Dataset:
-    """Return a data set without samples that has the columns and classes of a table."""
-    x, task = np.empty((0, len(encoding.column_names)), np.float32), encoding.task
+def empty_dataset(encoding: TableEncoding, raw: bool = False) -> Dataset:
+    """Return a data set without samples that has the columns and classes of a table; `raw` columns, as trees take them."""
+    width, task = len(encoding.columns if raw else encoding.column_names), encoding.task
+    x = np.empty((0, width), np.float32)
     y = np.empty(0, np.int64) if task == "classification" else np.empty(0, np.float32)
     names = encoding.classes
     return Dataset("", x, y, 0, outputs_of(encoding), class_names=names, task=task, encoding=encoding)  # type: ignore[arg-type]
@@ -85,8 +88,10 @@ def no_common_model() -> BadValue:
 
 def _loaded(run: Run) -> ExperimentContext:
     nothing = np.empty(0, np.int64)
-    data = empty_dataset(read_encoding(run.dir))
-    context = ExperimentContext(run.experiment, data, Partition([nothing], nothing, [nothing]))
+    data = empty_dataset(read_encoding(run.dir), raw="forest" in run.state)
+    context = make_context(run.experiment, data, Partition([nothing], nothing, [nothing]))
+    if run.dir is not None and (run.dir / MODEL_FACTS).exists():
+        context.label_scale = read_model_facts(run.dir).label_scale
     context.task.module.load_state_dict(run.state)
     return context
 
