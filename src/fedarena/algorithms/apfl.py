@@ -63,6 +63,23 @@ class APFL(Algorithm):
         """alpha v_k + (1 - alpha) w_t."""
         return own.with_shared(message.w)
 
+    def unseen_model(self, message: Model, own: OwnMixture, work: Work, steps: int) -> Vector:
+        """v <- w_t, then v <- v - eta grad_v F(alpha v + (1 - alpha) w_t) with w_t fixed; return the mixture."""
+        w, alpha = message.w, self.alpha
+
+        def gradient(v: Vector, batch: StepBatch) -> Vector:
+            nonlocal alpha
+            mixed, part = batch.gradient(OwnMixture(v, alpha).with_shared(w)), w.dtype.type(alpha)
+            if self.adapt:
+                alpha = float(np.clip(alpha - batch.lr * ((v - w) @ mixed), 0, 1))
+            own_gradient: Vector = part * mixed
+            return own_gradient
+
+        if not steps:
+            return w
+        v = work.train(w, steps=steps, gradient=gradient).w
+        return OwnMixture(v, alpha).with_shared(w)
+
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = w_t - sum_k p_k (w_t - w_k), as FedAvg."""
         return Model(state.w - mean.delta)

@@ -8,12 +8,15 @@ direction.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.field_marks import collected as collected
+from fedarena.algorithms.field_marks import known as known
+from fedarena.algorithms.field_marks import summed as summed
 from fedarena.algorithms.setting import Setting as Setting
 from fedarena.algorithms.step_batch import OwnGradient
 from fedarena.algorithms.torch_work import TorchWork
@@ -248,6 +251,8 @@ class Algorithm(SelectsVariant):
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
     beyond_steps: ClassVar[str] = ""  # what clients compute from samples besides SGD steps: local.privacy refuses it
 
+    unseen_own: ClassVar[Literal["initial", "mean"]] = "initial"  # own layers of a client that never trained
+
     @property
     def own_layers(self) -> tuple[str, ...] | None:
         """Return the layers of the model that belong to each client and never leave it; None where it shares all.
@@ -319,6 +324,15 @@ class Algorithm(SelectsVariant):
         own_w: Vector = client_state
         return own_w
 
+    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
+        """Return the weights of a client that never trained, after so many steps on its own samples: w_t, and SGD from it.
+
+        `message`, `work` and what it leaves in the run are as for `personal_model`; `client_state` is that before a
+        client's first round. Without steps the client has done nothing but receive the message.
+        """
+        w: Vector = message.w
+        return work.train(w, steps=steps).w if steps else w
+
     def predictor(self, message: Any, client_state: Any) -> Callable[[Any, Any], Any] | None:
         """Return a function of (module, x) with the outputs for a batch, where they are not those of the module.
 
@@ -388,18 +402,3 @@ class Asynchronous(Algorithm):
             remedy="loosen the filter that makes them wait",
             where="algorithm",
         )
-
-
-def collected() -> Any:
-    """Mark a field of an update as needed from each client: the server gets a list, in the order of clients."""
-    return field(metadata={"collect": True})
-
-
-def known() -> Any:
-    """Mark a field of a message as known to clients from an earlier exchange: it is not sent and not counted."""
-    return field(metadata={"known": True})
-
-
-def summed() -> Any:
-    """Mark a field of an update as summed over clients, not averaged by weight."""
-    return field(metadata={"sum": True})

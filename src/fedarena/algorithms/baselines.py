@@ -54,6 +54,10 @@ class LocalOnly(Algorithm):
         """Train the client's own model and send nothing."""
         return Reply(EmptyUpdate(), keep=work.train(own_w).w)
 
+    def unseen_model(self, message: Model, own_w: Vector, work: Work, steps: int) -> Vector:
+        """Train alone as all clients do: v <- w_0, then so many steps."""
+        return work.train(own_w, steps=steps).w if steps else own_w
+
     def server(self, state: Model, mean: EmptyUpdate, cohort: Cohort) -> Model:
         """Leave the server's model as it is."""
         return state

@@ -103,6 +103,10 @@ class Companion(Algorithm):
         """Run a round of the algorithm inside."""
         return self.base.round(state, request)
 
+    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
+        """Return the model of the algorithm inside, whose adaptation a companion of training does not change."""
+        return self.base.unseen_model(message, client_state, work, steps)
+
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Select clients as the algorithm inside does."""
         return self.base.select(sizes, count, rng)

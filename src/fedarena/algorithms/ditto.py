@@ -42,6 +42,11 @@ class Ditto(Algorithm):
         own = work.for_own_model().train(v_k, adjust=Pull(self.lam, centre=message.w), epochs=self.own_epochs)
         return Reply(Step(message.w - out.w), keep=own.w, weight=work.rows)
 
+    def unseen_model(self, message: Model, client_state: Vector, work: Work, steps: int) -> Vector:
+        """v <- w_t, then so many steps on F(v) + lambda/2 |v - w_t|^2."""
+        w = message.w
+        return work.train(w, adjust=Pull(self.lam, centre=w), steps=steps).w if steps else w
+
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = w_t - sum_k p_k (w_t - w_k), as FedAvg."""
         return Model(state.w - mean.delta)

@@ -62,7 +62,14 @@ class FedPer(OwnLayers):
 class FedBN(OwnLayers):
     """The normalisation layers of each client's model are its own, with weights and statistics; the rest is averaged."""
 
+    unseen_own = "mean"
+
     @property
     def own_layers(self) -> tuple[str, ...]:
         """Return all normalisation layers."""
         return ("norm",)
+
+    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
+        """Start from the mean of the own weights, and train these alone; the statistics are those of the client's samples."""
+        w: Vector = message.w
+        return work.train(w, steps=steps, only="own").w if steps else w

@@ -107,3 +107,9 @@ class FedProto(Algorithm):
         p = np.nan_to_num(message.rows)
         bias = np.where(np.isnan(message.rows).any(axis=1), NEVER, -np.square(p).sum(axis=1))
         return work.with_last_layer(own_w, 2 * p, bias)
+
+    def unseen_model(self, message: Prototypes, own_w: Vector, work: Work, steps: int) -> Vector:
+        """v <- w_0, then so many steps on F(v) + lambda |z - prototype|^2; predict by the nearest prototype."""
+        if steps:
+            own_w = work.train(own_w, steps=steps, loss=partial(self.loss, message.rows)).w
+        return self.personal_model(message, own_w, work)

@@ -45,3 +45,8 @@ class FedRep(Algorithm):
         """Return the body, which the engine joins with the client's own head."""
         w: Vector = message.w
         return w
+
+    def unseen_model(self, message: Any, client_state: None, work: Work, steps: int) -> Vector:
+        """Start from a fresh head, h_0, and train it alone: h <- SGD(h; B_t)."""
+        w: Vector = message.w
+        return work.train(w, steps=steps, only="own").w if steps else w

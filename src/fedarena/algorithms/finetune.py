@@ -36,3 +36,8 @@ class FineTune(Companion):
         """v_k <- ClientUpdate(w_t), for some epochs or steps."""
         epochs = None if self.steps is not None else self.epochs
         return work.train(message.w, epochs=epochs, steps=self.steps, lr=self.lr).w
+
+    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
+        """v <- w_t, then so many steps at the rate of the fine-tuning, in place of its epochs or steps."""
+        w: Vector = message.w
+        return work.train(w, steps=steps, lr=self.lr).w if steps else w

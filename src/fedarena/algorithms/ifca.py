@@ -78,6 +78,11 @@ class IFCA(Algorithm):
         """Return the model of the cluster that the client would choose now."""
         return message.each[self.choice(message, work)]
 
+    def unseen_model(self, message: ClusterModels, client_state: None, work: Work, steps: int) -> Vector:
+        """j = argmin F(w_j) on the client's training samples, then so many steps from w_j."""
+        w = self.personal_model(message, client_state, work)
+        return work.train(w, steps=steps).w if steps else w
+
     def server(self, state: ClusterModels, mean: ClusterUpdate, cohort: Cohort) -> ClusterModels:
         """w_j <- w_j - the mean of the steps of the clients that chose j; w_j stays where none did."""
         from fedarena.models.pytree import WeightedMean  # listing algorithms must not load torch

@@ -49,6 +49,10 @@ class PerFedAvg(Algorithm):
         """w_t - alpha grad F_k(w_t; one batch)."""
         return work.train(message.w, steps=1, lr=self.inner_lr).w
 
+    def unseen_model(self, message: Model, client_state: None, work: Work, steps: int) -> Vector:
+        """w <- w_t, then so many steps at the inner rate: one of them is the method's own."""
+        return work.train(message.w, steps=steps, lr=self.inner_lr).w if steps else message.w
+
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = w_t - sum_k p_k (w_t - w_k), as FedAvg."""
         return Model(state.w - mean.delta)

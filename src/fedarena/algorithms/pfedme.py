@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Setting, Step, Vector, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work
 from fedarena.algorithms.checks import check_proximal_weight
 from fedarena.algorithms.step_batch import StepBatch
 from fedarena.config.registry import register
@@ -53,6 +53,11 @@ class PFedMe(Algorithm):
 
         out = work.train(message.w, gradient=envelope_gradient)
         return Reply(Step(message.w - out.w), keep=theta, weight=work.rows)
+
+    def unseen_model(self, message: Model, client_state: Vector, work: Work, steps: int) -> Vector:
+        """theta <- w_t, then so many steps on F(theta) + lambda/2 |theta - w_t|^2, with w_t fixed."""
+        w = message.w
+        return work.train(w, adjust=Pull(self.lam, centre=w), steps=steps, lr=self.own_lr).w if steps else w
 
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k."""

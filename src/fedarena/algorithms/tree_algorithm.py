@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -67,6 +67,16 @@ class TreeAlgorithm(Algorithm):
             return None
         chosen: NDArray[np.bool_] = work.stream("algorithm").random(work.rows) < self.subsample
         return chosen
+
+    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
+        """Return the forest of the server with so many boosting steps more, on all samples of the client."""
+        forest, alone = Forest.of(message.w), replace(self, subsample=1.0)
+        if steps and forest.objective == "squared_error":  # the agreed bound does not hold for samples of others
+            farthest = float(np.abs(work.boosted_rows.labels - forest.base).max()) * (1 + 1e-6)
+            forest = replace(forest, label_bound=np.float32(max(float(forest.label_bound), farthest)))
+        for _ in range(steps):
+            forest = forest.with_trees(alone.grow(forest.vector, work))
+        return forest.vector
 
     def grow(self, w: Vector, work: Work, scale: float = 1.0) -> Float32Array:
         """Return the trees of one boosting step on a client's own rows, in bins of its own, [outputs, nodes, 4]."""

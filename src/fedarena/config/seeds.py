@@ -47,6 +47,7 @@ Purpose = Literal[
     "record_privacy",  # batches and noise of a client's differentially private training
     "masks",  # keys and shares of secure aggregation
     "attackers",  # which clients attack
+    "unseen",  # which clients never train
     "attack",  # samples and updates of attackers
 ]
 
@@ -54,7 +55,7 @@ SeedKey = Literal["seed", "fold_seed", "partition_seed", "start_seed", "schedule
 
 # The purposes that each key of an experiment seeds; `seed` also takes the place of a key that is not given.
 _PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
-    "schedule_seed": ("select", "failure", "straggler", "latency", "available", "attackers"),
+    "schedule_seed": ("select", "failure", "straggler", "latency", "available", "attackers", "unseen"),
     "start_seed": ("init",),
     "partition_seed": ("partition", "client_test", "noise"),
     "fold_seed": ("split", "folds"),

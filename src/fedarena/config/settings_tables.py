@@ -28,6 +28,7 @@ COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition":
 OPTIONAL_COMPONENTS: dict[str, Kind] = {"select": "selection", "attack": "attack"}  # that an experiment may do without
 ALL_COMPONENTS = COMPONENTS | OPTIONAL_COMPONENTS
 FROM_PYTHON: dict[str, Part] = {**ALL_COMPONENTS, "loss": "loss"}  # keys whose values may be objects
+UNSEEN_STEPS = 10  # of the adaptation of a client that never trained, where the experiment gives no number
 TABLES = (*ALL_COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
 
 
@@ -198,6 +199,41 @@ class Evaluate(SettingsTable):
     on: Literal["test", "train"] = "test"  # samples on which the accuracies of clients are measured
     # share of every client's training samples held out to choose a round
     validation: Annotated[float, Field(ge=0, lt=1)] | None = None
+    # clients that never train, and on which the result is judged at the end: their share, or a list of names
+    unseen: float | tuple[str, ...] | None = None
+    unseen_steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = None  # of their adaptation; none: 10
+
+    @field_validator("unseen", mode="before")
+    @classmethod
+    def _read_unseen(cls, value: Any) -> float | tuple[str, ...] | None:
+        """Read a share between 0 and 1, or a list of clients by name or number, each once."""
+        if isinstance(value, float) and 0 < value < 1:
+            return value
+        named = value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+        if value is not None and not (named and all(isinstance(name, str | int) for name in named)):
+            raise ValueError('a share of the clients between 0 and 1, or a list of clients such as ["Cleveland"] or [3]')
+        return tuple(dict.fromkeys(map(str, named))) or None
+
+    @model_validator(mode="after")
+    def _check_unseen(self) -> Evaluate:
+        if self.unseen is None and self.unseen_steps is not None:
+            raise BadValue(
+                f"evaluate.unseen_steps = {self.unseen_steps}, and no client is held out of training",
+                remedy="give evaluate.unseen too, such as 0.2, or leave out evaluate.unseen_steps",
+                where="evaluate.unseen_steps",
+            )
+        if self.unseen is not None and self.on == "train":
+            raise BadValue(
+                'evaluate.unseen with evaluate.on = "train": unseen clients adapt on their training samples',
+                remedy='leave out evaluate.on, or set it to "test"',
+                where="evaluate.on",
+            )
+        return self
+
+    @property
+    def adaptation_steps(self) -> int:
+        """Return the steps that an unseen client trains before its second evaluation."""
+        return UNSEEN_STEPS if self.unseen_steps is None else self.unseen_steps
 
     @field_validator("target")
     @classmethod

@@ -210,9 +210,12 @@ class Partition:
     notes: tuple[str, ...] = ()  # for the user, about the result of the partition
     names: tuple[str, ...] = ()  # of the clients, if they have names
     validation: Sequence[Rows] = field(default_factory=list)  # to choose a round, see data/validation_samples.py
+    # training and test samples of clients that never train, who have none in `clients`; see data/unseen_clients.py
+    unseen_clients: Sequence[Rows] = field(default_factory=list)
+    unseen_tests: Sequence[Rows] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in ("clients", "client_tests", "validation"):
+        for name in ("clients", "client_tests", "validation", "unseen_clients", "unseen_tests"):
             object.__setattr__(self, name, _packed(getattr(self, name)))
 
     @property
@@ -235,6 +238,11 @@ class Partition:
         """Return the clients that have samples; others are never selected and do not count."""
         return [int(k) for k in np.flatnonzero(self.sizes)]
 
+    @property
+    def unseen(self) -> list[int]:
+        """Return the clients that never train and are evaluated at the end."""
+        return [int(k) for k in np.flatnonzero(_sizes(self.unseen_clients))]
+
     def pooled(self) -> Partition:
         """Return a partition with one client that has all training samples, in the order of clients."""
         return replace(self, clients=[self.train_rows], names=())
@@ -242,7 +250,8 @@ class Partition:
     def fingerprint(self) -> str:
         """Return the sha256 of all arrays of row numbers."""
         digest = hashlib.sha256()
-        for rows in [*self.clients, self.test, *self.client_tests, *self.validation]:
+        beside = [*self.validation, *self.unseen_clients, *self.unseen_tests]
+        for rows in [*self.clients, self.test, *self.client_tests, *beside]:
             digest.update(f"{len(rows)} ".encode())
             digest.update(np.ascontiguousarray(rows).data)
         if self.noise is not None:

@@ -14,19 +14,21 @@ from fedarena.data.table_encoding import TableEncoding
 def encode_split(data: Dataset, partition: Partition, *, own_tests: bool) -> tuple[Dataset, tuple[str, ...]]:
     """Return the data set with its table encoded for this partition, and notes; other data sets stay as they are.
 
-    The encoding is fitted on the training samples of all clients together. With `normalise = "client"`, the samples of a
-    client are standardised by its own training samples. Test samples that were sampled for clients (not `own_tests`) have
-    no client.
+    The encoding is fitted on the training samples of all clients together, without clients that never train. With
+    `normalise = "client"`, the samples of a client, also of one that never trains, are standardised by its own training
+    samples. Test samples that were sampled for clients (not `own_tests`) have no client.
     """
     if data.table is None:
         return data, ()
     names = client_names(partition)
     own = {names[k]: partition.clients[k] for k in partition.population}
+    own |= {names[k]: partition.unseen_clients[k] for k in partition.unseen}
     encoding = TableEncoding.fit(data.table, partition.train_rows, data.table.settings, own)
     owner: list[str | None] | None = None
     if encoding.clients:
         owner = [None] * len(data.x)
-        for lists in (partition.clients, partition.validation, partition.client_tests if own_tests else ()):
+        tests = (partition.client_tests, partition.unseen_tests) if own_tests else ()
+        for lists in (partition.clients, partition.validation, partition.unseen_clients, *tests):
             for name, rows in zip(names, lists, strict=bool(len(lists))):
                 for row in rows:
                     owner[row] = name

@@ -85,17 +85,16 @@ class TableEncoding:
     ) -> TableEncoding:
         """Fit the encoding on these rows of a table; with `clients`, also the means and deviations of each one's rows."""
         settings = settings or EncodingSettings()
-        columns = {name: column[rows] for name, column in _read(table, settings.kinds)[0].items()}
+        known = _read(table, settings.kinds)[0]
+        columns = {name: column[rows] for name, column in known.items()}
         if not columns:
             raise BadValue("there is no feature column", remedy="drop fewer columns", where="data.drop")
         fitted = tuple(_fit(name, column, settings, rows) for name, column in columns.items())
         own = {}
         if settings.standardise and settings.normalise == "client":
-            place = {int(row): i for i, row in enumerate(rows)}
             for name, part in (clients or {}).items():
-                at = np.array([place[int(row)] for row in part], np.int64)
                 own[name] = tuple(
-                    _moments(one, columns[one.name][at], len(at)) for one in fitted if one.kind == "numeric"
+                    _moments(one, known[one.name][part], len(part)) for one in fitted if one.kind == "numeric"
                 )
         return cls(fitted, settings.task, settings.label, settings.classes, own)
 

@@ -31,7 +31,7 @@ from fedarena.engine.checkpoint_files import (
     save_tree,
 )
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.task_metrics import FinalMetrics, UnseenMetrics
 from fedarena.engine.tensor_file import sync_path
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.models.pytree import types_in, types_near
@@ -44,8 +44,8 @@ RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without whi
 
 def stored_types(algorithm: Any) -> dict[str, type]:
     """Return the classes that the files of a checkpoint may be made of, by name."""
-    stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, ClientState, Broadcast)
-    return types_near(algorithm, *stored)
+    metrics = (ValidatedRound, FinalMetrics, UnseenMetrics)
+    return types_near(algorithm, Snapshot, ValidatedSnapshot, *metrics, ClientFiles, Buffers, ClientState, Broadcast)
 
 
 class CheckpointStore:

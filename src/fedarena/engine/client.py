@@ -102,7 +102,7 @@ class ClientWork(OwnModelWork, ClientModule, ClientSamples):
         # Rates that decay by round use the federation's round.
         self.decay_round = round if decay_round is None else decay_round
         self.local = context.experiment.local
-        self.rows = int(context.sizes[client])
+        self.rows = len(self.own_rows)
         self.steps = self.samples = 0
         self.last_loss = float("nan")
         self._momentum: Tensor | None = None
@@ -160,7 +160,7 @@ class ClientWork(OwnModelWork, ClientModule, ClientSamples):
     def own_class_counts(self) -> NDArray[np.int64]:
         """Return the number of this client's rows of each class."""
         private_steps.refuse(self, "the class counts of each client")
-        return self.context.class_counts(self.context.partition.clients[self.client])
+        return self.context.class_counts(self.own_rows)
 
     @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -33,10 +33,15 @@ class ClientSamples:
     _batched: BatchedTraining | None  # until this client's training differs from that of the batch
     _epochs_drawn: int  # epochs whose order the batch has already drawn
 
+    @property
+    def own_rows(self) -> Rows:
+        """Return the client's training rows in the data set."""
+        return self.context.partition.clients[self.client]
+
     @cached_property
     def index(self) -> Rows:
         """Return the rows of the data set that the client trains on."""
-        return self.context.partition.clients[self.client]
+        return self.own_rows
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -54,20 +54,24 @@ class BatchNormTask:
         task.load(common.message.w)
         task.load_buffers(common.buffers)
         work = ClientWork(context, self.client, self.round, ClientState())
-        norms = [m for m in task.module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-        momenta = [m.momentum for m in norms]
-        task.module.train()
-        try:
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.momentum = None  # in torch: a cumulative mean
-            with (
-                torch.no_grad(),
-                torch_seeded(torch_seed(context.experiment.seed_for("dropout"), "dropout", self.round, self.client)),
-            ):
-                for x, _ in work.epoch():
-                    task.module(x)
-        finally:
-            for norm, momentum in zip(norms, momenta, strict=True):
-                norm.momentum = momentum
-        return task.buffers()
+        seed = torch_seed(context.experiment.seed_for("dropout"), "dropout", self.round, self.client)
+        return measured_statistics(work, seed)
+
+
+def measured_statistics(work: ClientWork, seed: int) -> Buffers:
+    """Return the buffers of the loaded model after one pass over a client's batches in training mode, without a gradient."""
+    module = work.task.module
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    module.train()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # in torch: a cumulative mean
+        with torch.no_grad(), torch_seeded(seed):
+            for x, _ in work.epoch():
+                module(x)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    return work.task.buffers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -84,17 +85,18 @@ class PersonalTask:
         """Return the scores of the client's model on the rows."""
         w, buffers = PersonalModelTask(self.client, self.state).run(context, common)
         noise_of = self.client if self.noisy else None
-        with self._predictor(context, common):
+        with predicting(context, common.message, self.state):
             task = EvaluationTask(self.rows, noise_of, w, buffers, self.keep, self.validates, self.triggered)
             return task.run(context, common)
 
-    @contextlib.contextmanager
-    def _predictor(self, context: ExperimentContext, common: Broadcast) -> Iterator[None]:
-        """Let the model predict as the algorithm says, inside the block."""
-        state = self.state or initial_client_state(context)
-        if context.is_personal:
-            context.task.predictor = context.algorithm.predictor(common.message, state.kept)
-        try:
-            yield
-        finally:
-            context.task.predictor = None
+
+@contextlib.contextmanager
+def predicting(context: ExperimentContext, message: Any, state: ClientState | None) -> Iterator[None]:
+    """Let the model predict as the algorithm says, inside the block."""
+    state = state or initial_client_state(context)
+    if context.is_personal:
+        context.task.predictor = context.algorithm.predictor(message, state.kept)
+    try:
+        yield
+    finally:
+        context.task.predictor = None

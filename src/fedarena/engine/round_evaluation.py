@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedarena.engine.notes import RunNotes
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics, mean_over_clients
 from fedarena.engine.tasks import Runtime
+from fedarena.engine.unseen_clients import open_unseen
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.engine.validation import UNDEFINED, open_validation
 from fedarena.statistics.fairness import fairness, weighted_accuracy
@@ -40,6 +41,7 @@ class RoundEvaluation:
         self.complete: EvaluationResult | None = None  # with all metrics, of the model as it is now
         self._evaluator = open_evaluator(context, runtime)
         self._validation = open_validation(context, self._evaluator)
+        self._unseen = open_unseen(context, self._evaluator)
         self._success = open_attack_success(context, self._evaluator)
 
     def evaluate(self, model: EvaluatedModel, round: int, last: bool) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class RoundEvaluation:
         seen = self._evaluate(model, last or chosen)
         if validation is not None and value is not None and chosen:
             is_due = round % self.context.experiment.evaluate.every == 0
-            validation.choose(round, value, self._all_metrics(seen), is_due)
+            validation.choose(round, value, self._all_metrics(seen, model), is_due)
         for client in seen.missing:
             self.notes.add("evaluations were without the rows of a client", self.notes.client_label(client))
         for note in seen.notes:
@@ -90,11 +92,12 @@ class RoundEvaluation:
         seen = self.complete or self._evaluate(model, complete=True)
         for name, error in self._evaluator.failed.items():
             self.notes.add(f"the metric '{name}' failed and is left out: {error}")
-        return self._all_metrics(seen)
+        return self._all_metrics(seen, model)
 
-    def _all_metrics(self, seen: EvaluationResult) -> FinalMetrics:
-        """Return the metrics of an evaluation that computed all of them."""
-        return collected_metrics(self.context, seen, self._evaluator.own_samples)
+    def _all_metrics(self, seen: EvaluationResult, model: EvaluatedModel) -> FinalMetrics:
+        """Return the metrics of an evaluation that computed all of them, with those of clients that never train."""
+        unseen = None if self._unseen is None else self._unseen.metrics(model.message, self.store.client_state)
+        return replace(collected_metrics(self.context, seen, self._evaluator.own_samples), unseen=unseen)
 
     # The round chosen by validation
 

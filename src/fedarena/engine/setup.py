@@ -18,6 +18,7 @@ from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.exclusion import without_clients
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.data.split_encoding import encode_split
+from fedarena.data.unseen_clients import hold_out_clients, unseen_names
 from fedarena.data.validation_samples import hold_out_validation
 from fedarena.engine.attackers import check_attack, poisoned
 from fedarena.engine.context import ExperimentContext
@@ -28,6 +29,7 @@ from fedarena.engine.selection import check_selection, samples_uniformly
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.engine.tree_context import TreeContext
+from fedarena.engine.unseen_clients import check_unseen
 from fedarena.models.linear_features import input_features
 from fedarena.models.representation import representation_width
 from fedarena.privacy.accountant import need_accountant
@@ -68,8 +70,14 @@ def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
         rng = stream(experiment.seed_for("client_test"), "client_test")
         tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
         partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
+    wanted, unseen = experiment.evaluate.unseen, list[str]()
+    if wanted is not None:
+        unseen = unseen_names(partition, wanted, experiment.seed_for("unseen"))
     if experiment.exclude:  # late, so that no random draw for the other clients depends on it
         partition = without_clients(partition, experiment.exclude, own_tests=have_own_tests)
+    if unseen:
+        unseen = [name for name in unseen if name not in (experiment.exclude or ())]
+        partition = hold_out_clients(partition, unseen, own_tests=have_own_tests)
     population = len(partition.population)
     if experiment.per_round and experiment.per_round > population:
         raise BadValue(
@@ -195,6 +203,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
     check_private(context)
     check_own_loss(context)
     check_selection(context)
+    check_unseen(context)
     build_fleet(experiment, len(context.owners.clients))
     _ = context.availability
     _ = context.initial

@@ -26,6 +26,30 @@ Values = dict[str, float]
 
 
 @dataclass(frozen=True)
+class UnseenMetrics:
+    """The metrics of clients that never trained, on their own test samples: at once, and after adapting on their own samples.
+
+    `client_before` and `client_after` have the values of each client, NaN where undefined.
+    """
+
+    clients: tuple[str, ...]  # names, or numbers where they have no names
+    steps: int  # of the adaptation
+    samples: NDArray[np.int64]  # own test samples of each
+    client_before: dict[str, NDArray[np.float64]]
+    client_after: dict[str, NDArray[np.float64]]
+
+    @property
+    def before(self) -> Values:
+        """Return the mean of each metric with what the clients received, weighted by their test samples."""
+        return mean_over_clients(self.client_before, self.samples)[0]
+
+    @property
+    def after(self) -> Values:
+        """Return the mean of each metric after the adaptation, weighted by their test samples."""
+        return mean_over_clients(self.client_after, self.samples)[0]
+
+
+@dataclass(frozen=True)
 class FinalMetrics:
     """All metrics of a finished run; empty for a run of a version without metrics."""
 
@@ -42,6 +66,7 @@ class FinalMetrics:
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of `common`, where known up to an interval
     client_names: tuple[str, ...] = ()  # of all clients; their numbers where they have no names
     client_tests: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # own test rows of each
+    unseen: UnseenMetrics | None = None  # of clients that never trained; None where all train
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ class ClientRows(dict[int, BoostedRows]):
         self.context = context
 
     def __missing__(self, client: int) -> BoostedRows:
-        rows = self.context.partition.clients[client]
-        self[client] = BoostedRows(self.context.columns[rows], self.context.data.y[rows].astype(np.float64))
+        self[client] = self.context.read_rows(self.context.partition.clients[client])
         return self[client]
 
 
@@ -52,6 +51,10 @@ class TreeContext(ExperimentContext):
     def boosted_rows(self) -> dict[int, BoostedRows]:
         """Return the rows of each client."""
         return ClientRows(self)
+
+    def read_rows(self, rows: Rows) -> BoostedRows:
+        """Return these rows for growing trees."""
+        return BoostedRows(self.columns[rows], self.data.y[rows].astype(np.float64))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

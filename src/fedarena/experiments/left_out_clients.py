@@ -58,7 +58,8 @@ def _clients(plan: Plan) -> list[str]:
     """Return the clients that have samples; the folds of a repeat hold all samples of a client between them."""
     _, partition = partition_data(plan.cell(plan.federated[0], plan.splits[0]))
     pairs = zip(client_names(partition), partition.clients, partition.client_tests, strict=True)
-    return [name for name, train, test in pairs if len(train) or len(test)]
+    unseen = partition.unseen  # in this split
+    return [name for k, (name, train, test) in enumerate(pairs) if len(train) or len(test) or k in unseen]
 
 
 def check_left_out(plan: Plan) -> None:

@@ -212,6 +212,12 @@ def _metric_differences(before: FinalMetrics, after: FinalMetrics) -> list[str]:
         )
         if not np.array_equal(old_values, new_values, equal_nan=True):
             found.append(f"clients: their {name} differs")
+    if before.unseen is not None and after.unseen is not None:
+        for key in ("client_before", "client_after"):
+            old_each, new_each = getattr(before.unseen, key), getattr(after.unseen, key)
+            for name in old_each.keys() & new_each.keys():
+                if not np.array_equal(old_each[name], new_each[name], equal_nan=True):
+                    found.append(f"unseen clients, {key.removeprefix('client_')}: their {name} differs")
     if before.confusion is not None and not np.array_equal(before.confusion, after.confusion):  # type: ignore[arg-type]
         found.append("the confusion matrices differ")
     return sorted(found)

@@ -156,6 +156,12 @@ def check_experiment(experiment: Experiment) -> None:
             "devices",
         ),
         (
+            exp.evaluate.unseen is not None,
+            "evaluate.unseen is for simulations: here every client that joins trains",
+            "leave it out; `fedarena run` and `fedarena compare` have it for a table in one place",
+            "evaluate.unseen",
+        ),
+        (
             bool(exp.evaluate.validation),
             "evaluate.validation is for simulations: here no samples are held out to choose a round",
             "leave it out; `fedarena run` and `fedarena compare` have it for a table in one place",

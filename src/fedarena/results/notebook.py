@@ -43,6 +43,13 @@ def run_text(run: Run) -> str:
     of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
     if of_clients:
         lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
+    if run.unseen is not None:
+        before, after = (values.get(s["metric"], math.nan) for values in (run.unseen.before, run.unseen.after))
+        count, steps = len(run.unseen.clients), run.unseen.steps
+        lines.append(
+            f"  {count} client{'s' * (count != 1)} never trained: {s['metric']} {_short(before)} at once, "
+            f"{_short(after)} after {steps} step{'s' * (steps != 1)} on their own samples"
+        )
     lines += [f"  {line}" for line in guarantees(run)]
     return "\n".join(lines + ([f"  {run.dir}"] if run.dir else []))
 

@@ -18,7 +18,14 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.setup import open_context
-from fedarena.engine.task_metrics import FinalMetrics, Predictions, TaskMetrics, calibration_bins, confusion_counts
+from fedarena.engine.task_metrics import (
+    FinalMetrics,
+    Predictions,
+    TaskMetrics,
+    UnseenMetrics,
+    calibration_bins,
+    confusion_counts,
+)
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
@@ -138,6 +145,18 @@ class Run:
     def client_metrics(self) -> dict[str, NDArray[np.float64]]:
         """The same of each client; NaN where its samples leave a metric undefined."""
         return dict(self.measured.clients)
+
+    @property
+    def unseen(self) -> UnseenMetrics | None:
+        """The metrics of the clients that `evaluate.unseen` held out of training; None where all clients train.
+
+        >>> import fedarena as fa
+        >>> settings = {"rounds": 3, "clients": 5, "model": "logreg", "evaluate": {"unseen": 0.2, "unseen_steps": 20}}
+        >>> run = fa.run("digits", **settings, out=False, runtime="serial")
+        >>> len(run.unseen.clients), run.unseen.steps, run.unseen.after["accuracy"] > run.unseen.before["accuracy"] - 0.1
+        (1, 20, True)
+        """
+        return self.measured.unseen
 
     @property
     def metric_curve(self) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ from fedarena.engine.checkpoint_files import load_tree, save_tree
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
-from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.task_metrics import FinalMetrics, UnseenMetrics
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Buffers
 from fedarena.results.json_files import file_sha256
@@ -91,6 +91,9 @@ def result_table(
     drawn = {"class_names": measured.class_names, **_pictures(measured)}
     if chosen is not None:
         drawn["validated"] = _pictures(chosen.measured)
+    for of, one in (("", measured), ("validated_", None if chosen is None else chosen.measured)):
+        if one is not None and one.unseen is not None:
+            drawn[f"{of}unseen"] = _unseen_values(one.unseen)
     table = {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
     return table | ({"algorithm_traits": dict(traits)} if traits else {})
 
@@ -104,6 +107,27 @@ def _pictures(measured: FinalMetrics) -> dict[str, Any]:
     """Return the confusion matrix and the calibration curve as plain values."""
     confusion = None if measured.confusion is None else measured.confusion.tolist()
     return {"confusion": confusion, "calibration": measured.calibration}
+
+
+def _unseen_values(unseen: UnseenMetrics) -> dict[str, Any]:
+    """Return the metrics of each client that never trained as plain values."""
+    values = {
+        key: {name: each.tolist() for name, each in getattr(unseen, key).items()}
+        for key in ("client_before", "client_after")
+    }
+    return {"clients": unseen.clients, "steps": unseen.steps, "samples": unseen.samples.tolist(), **values}
+
+
+def _read_unseen(plain: Mapping[str, Any] | None) -> UnseenMetrics | None:
+    """Return the metrics of clients that never trained; None for a run in which all clients did."""
+    if plain is None:
+        return None
+    before, after = (
+        {name: np.array([*map(_number, each)], np.float64) for name, each in plain[key].items()}
+        for key in ("client_before", "client_after")
+    )
+    samples = np.array(plain["samples"], np.int64)
+    return UnseenMetrics(tuple(map(str, plain["clients"])), int(plain["steps"]), samples, before, after)
 
 
 def client_columns(
@@ -127,6 +151,7 @@ def client_rows(
     owners = context.owners
     columns = {"accuracy": accuracy, **(metrics or {})}
     names = owners.names or tuple(str(k) for k in range(len(owners.clients)))
+    unseen = {*owners.unseen}
     return [
         {
             "client": k,
@@ -135,6 +160,7 @@ def client_rows(
             "test_rows": len(owners.client_tests[k]),
             "classes": _classes(context.data.y[index]),
             **({} if context.attack is None else {"attacker": k in context.attackers}),
+            **({"unseen": k in unseen} if unseen else {}),
             **{name: None if np.isnan(values[k]) else float(values[k]) for name, values in columns.items()},
         }
         for k, index in enumerate(owners.clients)
@@ -195,17 +221,22 @@ def _read_metrics(
         {} if prefix else {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
         tuple(map(str, clients.get("name", ()))),
         np.array(clients.get("test_rows", ()), np.int64),
+        _read_unseen(result.get("evaluation", {}).get(f"{prefix}unseen")),
     )
 
 
 def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     """Return numbers of a JSON table, in which null stands for NaN."""
-    return {name: math.nan if value is None else float(value) for name, value in values.items()}
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _bounds(pair: Sequence[float | None]) -> tuple[float, float]:
     """Return an interval of a JSON table, in which null stands for NaN."""
-    low, high = (math.nan if value is None else float(value) for value in pair)
+    low, high = map(_number, pair)
     return low, high
 
 

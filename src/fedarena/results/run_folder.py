@@ -227,7 +227,11 @@ def _toml(file: Path) -> dict[str, Any]:
 
 def partition_arrays(partition: Partition) -> dict[str, Any]:
     """Return a partition as plain arrays: the samples of all clients in one array, and the number of each client."""
-    tests, validation = partition.client_tests, partition.validation
+    tests, beside = partition.client_tests, {
+        "validation": partition.validation,
+        "unseen": partition.unseen_clients,
+        "unseen_test": partition.unseen_tests,
+    }
     return {
         "rows": np.concatenate(partition.clients),
         "sizes": partition.sizes,
@@ -235,8 +239,8 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
         "client_test_rows": np.concatenate(tests) if tests else np.empty(0, np.int64),
         "client_test_sizes": np.array([len(rows) for rows in tests], np.int64),
         **({} if partition.noise is None else {"noise": partition.noise}),
-        **({} if not len(validation) else {"validation_rows": np.concatenate(validation)}),
-        **({} if not len(validation) else {"validation_sizes": np.array([len(rows) for rows in validation], np.int64)}),
+        **{f"{name}_rows": np.concatenate(lists) for name, lists in beside.items() if len(lists)},
+        **{f"{name}_sizes": np.array([len(r) for r in lists], np.int64) for name, lists in beside.items() if len(lists)},
     }
 
 

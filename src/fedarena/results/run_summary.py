@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedarena.engine.task_metrics import UnseenMetrics
 from fedarena.statistics.metric_registry import is_better
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "run_dir": None if run.dir is None else str(run.dir),
         "notes": list(run.notes),
         **({} if run.experiment.attack is None else {"attack_success": run.attack_success}),
+        **_unseen_summary("", run.unseen),
         **_validated_summary(run),
     }
 
@@ -83,6 +85,7 @@ def _validated_summary(run: Run) -> dict[str, Any]:
         "validated_own_metrics": run.validated_own_metrics,
         "validated_own_undefined": run.chosen.measured.undefined,
         "validation_metric": run.chosen.value,  # on the validation samples
+        **_unseen_summary("validated_", run.chosen.measured.unseen),
     }
 
 
@@ -93,3 +96,11 @@ def _rounds_to_target(run: Run, target: float) -> int | None:
         t for t, value in run.metric_curve if value == target or is_better(run.measured.direction, value, target)
     )
     return next(reached, None)
+
+
+def _unseen_summary(prefix: str, unseen: UnseenMetrics | None) -> dict[str, Any]:
+    """Return the metrics of clients that never trained, as means over them; nothing where all clients train."""
+    if unseen is None:
+        return {}
+    found = {"clients": list(unseen.clients), "steps": unseen.steps, "before": unseen.before, "after": unseen.after}
+    return {f"{prefix}unseen": found}
