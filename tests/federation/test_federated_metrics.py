@@ -15,7 +15,8 @@ import fedarena as fa
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.federation import messages
 from fedarena.federation.consent import federated_experiment, what_leaves
-from fedarena.federation.metric_sums import MetricSums, layout_of
+from fedarena.federation.evaluation_sums import layout_of
+from fedarena.federation.metric_sums import MetricSums
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedarena.engine.task_metrics import Predictions, calibration_bins, confusion_counts
-from fedarena.federation.metric_sums import BY_CLASS, BY_SUM, MetricLayout, MetricSums, own_values
+from fedarena.federation.evaluation_sums import own_values
+from fedarena.federation.metric_sums import BY_CLASS, BY_SUM, MetricLayout, MetricSums
 from fedarena.models.task import Scores
 from fedarena.statistics.metric_registry import measure, metrics_of
 
@@ -109,7 +110,7 @@ def test_totals_that_cannot_be_right_are_found() -> None:
 def test_a_client_with_few_samples_has_no_values_of_its_own() -> None:
     y, p = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     one = predictions(y, p, p.argmax(axis=1))
-    assert own_values(one, 1, least=4) == {"auc": None, "average_precision": None}
-    assert own_values(one, 1, least=3) == {"auc": 1.0, "average_precision": 1.0}
+    assert own_values(one, "classification", 1, least=4) == {"auc": None, "average_precision": None}
+    assert own_values(one, "classification", 1, least=3) == {"auc": 1.0, "average_precision": 1.0}
     same_class: Any = predictions(np.array([1, 1, 1]), p, p.argmax(axis=1))
-    assert own_values(same_class, 1, least=3) == {"auc": None, "average_precision": 1.0}
+    assert own_values(same_class, "classification", 1, least=3) == {"auc": None, "average_precision": 1.0}

@@ -166,14 +166,7 @@ def test_consent_names_the_sums_of_labels_and_no_classes(tmp_path: Path) -> None
     assert "AUC" not in announced
 
 
-def test_other_tasks_are_refused_by_name() -> None:
-    for settings, problem in (
-        ({"task": "survival", "label": ["time", "event"]}, "several labels and survival are for simulations"),
-        ({"label": ["a", "b"]}, "several labels and survival are for simulations"),
-        ({"task": "multilabel"}, "cannot be trained on the task 'multilabel'"),
-    ):
-        with pytest.raises(BadValue, match=problem):
-            federated_experiment({"data": {"name": "csv", "label": "y", **settings}, "rounds": 1}, [])
+def test_a_metric_of_another_task_is_refused() -> None:
     with pytest.raises(BadValue, match="'accuracy' does not exist for the task 'regression'"):
         federated_experiment(
             {"data": {"name": "csv", "label": "y", "task": "regression"}, "evaluate": {"metric": "accuracy"}}, []

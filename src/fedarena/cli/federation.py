@@ -79,7 +79,10 @@ def join(
     keys: Annotated[Path, typer.Option(help="Folder of your keys, or its parent folder.")] = Path("keys"),
     name: Annotated[str | None, typer.Option(help="Name of this client; by default the one of its keys.")] = None,
     label: Annotated[
-        str | None, typer.Option(help="Column to predict, if its name differs from the experiment's.")
+        list[str] | None,
+        typer.Option(
+            help="Column to predict, if its name differs from the experiment's; repeat it for several, in their order."
+        ),
     ] = None,
     test: Annotated[
         Path | None, typer.Option(help="File with test samples, if the experiment sets data.test_path.")

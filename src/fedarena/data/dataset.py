@@ -135,6 +135,14 @@ def count_labels(y: Any) -> int:
     return int((y != PADDING).sum()) if is_text else len(y)
 
 
+def unknown_labels(task: TaskName, rows: int, outputs: int) -> NDArray[Any]:
+    """Return labels of the form of a task for samples whose labels are not here."""
+    if task in ("classification", "next_symbol"):
+        return np.full(rows, PADDING, np.int64)
+    width = {"multilabel": (outputs,), "survival": (2,)}.get(task, ())
+    return np.full((rows, *width), np.nan, np.float32)
+
+
 def strata_of(task: TaskName, y: NDArray[Any]) -> NDArray[np.int64]:
     """Return the group of labels that each sample belongs to, see `Dataset.strata`."""
     if task == "classification":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, TreeClientContext, round_budget
-from fedarena.federation.metric_sums import why_no_sums
+from fedarena.federation.evaluation_sums import OWN, why_no_sums
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.privacy.uplink import UplinkSteps
@@ -85,8 +85,8 @@ class AgreedRequests:
         """Refuse values of this client alone where the agreement takes them from histograms, or there are none."""
         if self.context.experiment.evaluate.histograms is not None:
             raise ShareableError("the agreed experiment takes AUC and average precision from histograms")
-        if self.context.task_name != "classification":
-            raise ShareableError(f"the task '{self.context.task_name}' has no AUC and no average precision")
+        if self.context.task_name not in OWN:
+            raise ShareableError(f"the task '{self.context.task_name}' has no metrics that clients send of their own")
 
     def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
         """Refuse a request whose list of clients does not fit the steps of the uplink."""

@@ -12,14 +12,13 @@ import numpy as np
 from fedarena.config.errors import BadValue, PartitionImpossible
 from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
-from fedarena.data.dataset import PADDING, Dataset, Partition
+from fedarena.data.dataset import Dataset, Partition, unknown_labels
 from fedarena.data.sources.class_codes import MOST_CLASSES
 from fedarena.data.table_columns import MOST_LEVELS
-from fedarena.federation.client_data import MOST_ROWS, agreed_encoding, grows_trees
+from fedarena.federation.client_data import MOST_ROWS, agreed_encoding, grows_trees, task_of_table
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.statistics_release import Totals
 from fedarena.federation.wire_format import WireRefused
-from fedarena.statistics.metric_registry import TaskName
 
 Descriptions = Mapping[str, TableDescription]  # by name
 LARGEST = 1e300  # of a sum that a client sends: those of all clients can be added
@@ -52,12 +51,16 @@ def client_order(names: Sequence[str]) -> list[str]:
 
 
 def first_agreement(
-    described: Descriptions, shares_models: bool = False, task: str = "classification"
+    described: Descriptions, shares_models: bool = False, classes: tuple[str, ...] | None = None
 ) -> dict[str, Agreement]:
-    """Return classes, columns and positions, which follow from the descriptions of the tables."""
+    """Return classes, columns and positions, which follow from the descriptions of the tables.
+
+    `classes` are given where they follow from the experiment: the names of several labels, or none.
+    """
     order = client_order(list(described))
     tables = [described[name] for name in order]
-    classes = () if task == "regression" else _classes(tables)
+    if classes is None:
+        classes = _classes(tables)
     columns = tuple(_column(column.name, tables) for column in tables[0].columns)
     if not columns:
         raise BadValue("the clients have no feature column", remedy="drop fewer columns", where="data.drop")
@@ -176,16 +179,16 @@ def without_rows(
         raise PartitionImpossible("no client has a row to test on", remedy="raise data.test", where="data.test")
     n, m = sum(train), sum(test)
     encoding = agreed_encoding(one, experiment.data.made, grows_trees(experiment))
-    task: TaskName = experiment.data.made.task or "classification"
+    task, outputs = task_of_table(experiment.data.made), len(one.classes) or 1
     width = len(encoding.columns if grows_trees(experiment) else encoding.column_names)
     x = np.broadcast_to(np.float32(0), (n + m, width))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
     data = Dataset(
         "participants",
         x,
-        np.full(n + m, np.nan, np.float32) if task == "regression" else np.full(n + m, PADDING, np.int64),
+        unknown_labels(task, n + m, outputs),
         n,
-        len(one.classes) or 1,
+        outputs,
         owner=owner,
         owner_names=tuple(order),
         class_names=one.classes,

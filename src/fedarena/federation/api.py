@@ -103,7 +103,7 @@ def join(
     *,
     keys: str | Path = KEYS,
     name: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     test: str | Path | None = None,
     separator: str | None = None,
     folder: str | Path | None = None,
@@ -117,12 +117,13 @@ def join(
 ) -> dict[str, Any]:
     """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
 
-    `label` is the column to predict, if it has another name here than in the experiment; `test` a file of rows to test
-    on, where the experiment asks for one. What must outlive this process lies in `folder`: client state, the log of
-    releases, and the samples to which they are bound (`new_release` allows others, once). Before anything is sent,
-    `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
-    server's. The process takes part in `runs` runs. The result names them and lists what was released and refused. At the
-    end of a run the client has the final model, in the run folder `out` or in `model` in the folder of that run.
+    `label` is the column to predict, if it has another name here than in the experiment (several in their order there);
+    `test` a file of rows to test on, where the experiment asks for one. What must outlive this process lies in `folder`:
+    client state, the log of releases, and the samples to which they are bound (`new_release` allows others, once). Before
+    anything is sent, `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is
+    given must be the server's. The process takes part in `runs` runs. The result names them and lists what was released and
+    refused. At the end of a run the client has the final model, in the run folder `out` or in `model` in the folder of that
+    run.
     """
     from fedarena.transport.certificates import ClientKeys
 
@@ -130,7 +131,8 @@ def join(
     if name is not None and name != own.name:
         raise BadValue(f"the keys are those of '{own.name}', not of '{name}'", remedy="check --keys", where="--name")
     mine = None if experiment is None else federated_experiment(experiment, [])
-    file = ClientFile(Path(data), None if test is None else Path(test), label, separator)
+    own_label = label if label is None or isinstance(label, str) else tuple(label)
+    file = ClientFile(Path(data), None if test is None else Path(test), own_label, separator)
     file.check()
     if out is not None and runs > 1:
         raise BadValue(f"one folder for the models of {runs} runs", remedy="leave out --out or --runs", where="--out")

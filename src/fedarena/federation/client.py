@@ -32,6 +32,7 @@ from fedarena.federation.consent import (
     label_lines,
     what_leaves,
 )
+from fedarena.federation.evaluation_sums import OWN_IN_WORDS, SUMS_IN_WORDS
 from fedarena.federation.joined_run import JoinedRun
 from fedarena.federation.redaction import ShareableError, full_message, redacted_message
 from fedarena.federation.release_log import REFUSED, RELEASED, Binding, ReleaseLog
@@ -104,11 +105,8 @@ class FederationClient:
         if isinstance(answer, messages.RefusalResponse):
             self.releases.record(REFUSED, run, answer.why, round=round + 1)
         elif what := answer.release:
-            if isinstance(answer, messages.EvaluationSums) and answer.histograms:
-                what += f", with score histograms of {answer.histograms} bins"
-            if isinstance(answer, messages.StatisticsResponse | messages.EvaluationSums) and self._joined is not None:
-                clients = self._joined.invitation.clients
-                what += f", masked among {clients} clients" if clients >= MASKED_FROM else ", readable by the server"
+            if self._joined is not None:
+                what = _in_words(answer, what, self._joined)
             self.releases.record(RELEASED, run, what, round=round + 1)
 
     def _answered(self, message: Message, content: bytes) -> Response:
@@ -278,3 +276,16 @@ class FederationClient:
             with writing(path):
                 write_secret(path, uuid.uuid4().hex.encode())
         return int(path.read_text(encoding="utf-8"), 16)
+
+
+def _in_words(answer: messages.MessageBody, what: str, joined: JoinedRun) -> str:
+    """Return what an answer releases, with the words of the task and the parties that can read it."""
+    if isinstance(answer, messages.OwnMetrics):
+        return f"{OWN_IN_WORDS[joined.table.task]}, readable by the server"
+    if isinstance(answer, messages.EvaluationSums):
+        what = SUMS_IN_WORDS[joined.table.task]
+        what += f", with score histograms of {answer.histograms} bins" if answer.histograms else ""
+    elif not isinstance(answer, messages.StatisticsResponse):
+        return what
+    clients = joined.invitation.clients
+    return what + (f", masked among {clients} clients" if clients >= MASKED_FROM else ", readable by the server")

@@ -23,7 +23,7 @@ from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows, strata_of
 from fedarena.data.raw_columns import encode_raw
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
-from fedarena.data.sources.label_columns import label_numbers
+from fedarena.data.sources.label_columns import LabelTask, label_numbers, time_and_event, zeros_and_ones
 from fedarena.data.sources.several_files import JoinedTable, read_files
 from fedarena.data.sources.table_files import Csv, Parquet, TableFile
 from fedarena.data.table_columns import Categories, Column, rows_missing
@@ -44,7 +44,7 @@ class ClientFile:
 
     path: Path
     test: Path | None = None  # rows to test on, in a file of their own
-    label: str | None = None  # None: as the server calls it
+    label: str | tuple[str, ...] | None = None  # None: as the server calls it
     separator: str | None = None
 
     def check(self) -> None:
@@ -55,9 +55,10 @@ class ClientFile:
 
     def read_table(self, source: TableFile, trees: bool = False) -> ClientTable:
         """Read the samples as the data set of the experiment prescribes; `trees` take missing values as they are."""
-        same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test", "task")
-        settings: dict[str, Any] = {name: getattr(source, name) for name in same}
-        label, drop = self.label or source.label_names[0], (*source.drop, *([source.client] if source.client else []))
+        same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test")
+        settings: dict[str, Any] = {name: getattr(source, name) for name in same} | {"task": task_of_table(source)}
+        labels, drop = self._label_names(source), (*source.drop, *([source.client] if source.client else []))
+        label = labels if len(labels) > 1 else labels[0]
         self._check_test(source)
         path, settings["test_path"] = str(self.path), None if self.test is None else str(self.test)
         own: TableFile
@@ -67,12 +68,13 @@ class ClientFile:
             separator = self.separator or (source.separator if isinstance(source, Csv) else ",")
             own = Csv(path, label, drop=drop, separator=separator, **settings)
         names = own.whole(path).column_names
-        if label not in names:
-            raise UnknownName(
-                f"{self.path} has no column '{label}'",
-                remedy=suggest(label, names, "say what the label is called here: --label"),
-                where="--label",
-            )
+        for label_name in labels:
+            if label_name not in names:
+                raise UnknownName(
+                    f"{self.path} has no column '{label_name}'",
+                    remedy=suggest(label_name, names, "say what the label is called here: --label"),
+                    where="--label",
+                )
         own = replace(own, drop=tuple(name for name in drop if name in names))  # a client may lack what is dropped
         table = read_files(own, of_all_clients=False)
         missing = [name for name, column in table.features.items() if rows_missing(column).any()]
@@ -85,6 +87,19 @@ class ClientFile:
                 where="data.missing",
             )
         return ClientTable(own, table)
+
+    def _label_names(self, source: TableFile) -> tuple[str, ...]:
+        """Return how this client calls the label columns of the experiment, in their order."""
+        if self.label is None:
+            return source.label_names
+        own = (self.label,) if isinstance(self.label, str) else tuple(self.label)
+        if len(own) != len(source.label_names):
+            raise ShareableError(
+                f"the experiment has {len(source.label_names)} label columns, and {len(own)} are named here",
+                remedy="give one --label for each, in the order of the experiment",
+                where="--label",
+            )
+        return own
 
     def _check_test(self, source: TableFile) -> None:
         """Refuse a test file where the experiment uses none, and a missing one where it does."""
@@ -108,24 +123,28 @@ class ClientTable:
     table: JoinedTable
 
     @property
-    def label(self) -> NDArray[Any]:
-        """Return the labels as they are in the file."""
-        return self.table.others[self.source.label_names[0]]
+    def labels(self) -> dict[str, NDArray[Any]]:
+        """Return the label columns as they are in the file."""
+        return {name: self.table.others[name] for name in self.source.label_names}
 
     @property
     def test_rows(self) -> int:
         """Return the number of rows of the test file."""
-        return len(self.label) - self.table.train_rows
+        return len(next(iter(self.labels.values()))) - self.table.train_rows
 
     @property
     def task(self) -> TaskName:
-        """Return the task that the experiment sets, or classification."""
-        return self.source.task or "classification"
+        """Return the task of the experiment."""
+        return task_of_table(self.source)
 
     @cached_property
     def _labels(self) -> tuple[NDArray[Any], tuple[str, ...], Any]:
-        """Return numbers of classes, their names and the kind of label; of a regression the labels as they are."""
-        values = self.label
+        """Return numbers of classes, their names and the kind of label; of other tasks the labels as they are."""
+        if self.task == "multilabel":
+            return zeros_and_ones(self.labels), (), "zeros and ones"
+        if self.task == "survival":
+            return time_and_event(self.labels), (), "time and event"
+        ((_, values),) = self.labels.items()
         if self.task == "regression":
             return label_numbers("the label", values, 1).astype(np.float32), (), "quantity"
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
@@ -145,13 +164,11 @@ class ClientTable:
         return codes, names, kind
 
     def class_counts(self) -> dict[str, int]:
-        """Return how many rows have each class; nothing for a regression."""
-        codes, names, _ = self._labels
-        return (
-            {}
-            if self.task == "regression"
-            else dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
-        )
+        """Return how many rows have each class, or each of several labels; nothing for other tasks."""
+        y, names, _ = self._labels
+        if self.task == "multilabel":
+            return dict(zip(self.labels, y.sum(axis=0).astype(int).tolist(), strict=True))
+        return dict(zip(names, np.bincount(y, minlength=len(names)).tolist(), strict=True)) if names else {}
 
     def describe(self, session: str) -> TableDescription:
         """Return the description that the server needs for the agreement."""
@@ -169,7 +186,9 @@ class ClientTable:
     def to_samples(self, agreed: Agreement) -> AgreedSamples:
         """Return the samples at the agreed position."""
         y, classes, _ = self._labels
-        if self.task != "regression":
+        if self.task == "multilabel" and len(agreed.classes) != y.shape[1]:
+            raise ShareableError(f"{len(agreed.classes)} labels, and the experiment has {y.shape[1]}")
+        if self.task == "classification":
             numbers = {label: number for number, label in enumerate(agreed.classes)}
             y = np.array([numbers[label] for label in classes], np.int64)[y]
         rows = self.table.train_rows
@@ -265,7 +284,7 @@ class AgreedSamples:
             n,
             len(agreed.classes) or 1,
             class_names=agreed.classes,
-            task=self.source.task or "classification",
+            task=task_of_table(self.source),
             encoding=encoding,
         )
         partition = Partition(
@@ -275,6 +294,11 @@ class AgreedSamples:
             partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
             partition = replace(partition, test=held[me], client_tests=held)
         return data, partition
+
+
+def task_of_table(source: TableFile) -> LabelTask:
+    """Return the task of a federation on such tables; where none is set, it follows from the number of label columns."""
+    return source.task or ("multilabel" if len(source.label_names) > 1 else "classification")
 
 
 def needs_means(source: TableFile) -> bool:
@@ -289,14 +313,15 @@ def grows_trees(experiment: Experiment) -> bool:
 
 def statistics_layout(experiment: Experiment, agreed: Agreement) -> StatisticsLayout:
     """Return which statistics the experiment needs of every client."""
-    source, trees = experiment.data.made, grows_trees(experiment)
+    source, trees, task = experiment.data.made, grows_trees(experiment), task_of_table(experiment.data.made)
     if trees:
         features = sum(len(column.words) for column in agreed.columns)
     else:
         features = features_of(agreed.columns) if needs_means(source) else 0
-    classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
+    counts = experiment.algorithm.made.counts_classes and task == "classification"
+    classes = len(agreed.classes) if counts else 0
     squares = source.standardise and not trees
-    return StatisticsLayout(features, squares, classes, source.task == "regression", levels_only=trees)
+    return StatisticsLayout(features, squares, classes, task == "regression", levels_only=trees)
 
 
 def agreed_encoding(agreed: Agreement, source: TableFile, trees: bool = False) -> TableEncoding:
@@ -326,7 +351,7 @@ def agreed_encoding(agreed: Agreement, source: TableFile, trees: bool = False) -
                 one = replace(one, mean=mean, deviation=deviation if deviation > 0 else 1.0)
             columns.append(one)
         place += width
-    return TableEncoding(tuple(columns), source.task or "classification", source.label_names, agreed.classes)
+    return TableEncoding(tuple(columns), task_of_table(source), source.label_names, agreed.classes)
 
 
 def features_of(columns: Sequence[ColumnDescription]) -> int:

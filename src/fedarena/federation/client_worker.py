@@ -32,8 +32,8 @@ from fedarena.federation import messages
 from fedarena.federation.agreed_requests import AgreedRequests, check_method
 from fedarena.federation.client_context import ClientContext, NoMasks
 from fedarena.federation.client_states import ClientStateStore, ticket
+from fedarena.federation.evaluation_sums import layout_of, own_values, sums_of
 from fedarena.federation.joined_run import JoinedRun
-from fedarena.federation.metric_sums import layout_of, own_values, sums_of
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.secure_aggregation import ClientMasks
@@ -283,7 +283,7 @@ class ClientWorker:
         rows = self._compared_rows
         common = self._common(payload)
         predictions = self._predictions(rows, common, self._own_model(request.memory, common))
-        values = own_values(predictions, self.context.positive, self.least)
+        values = own_values(predictions, self.context.task_name, self.context.positive, self.least)
         return messages.OwnMetrics(count=len(rows), values=values), NOTHING
 
     def _predictions(self, rows: Rows, common: Broadcast, model: OwnModel = (None, None)) -> Predictions:

@@ -13,9 +13,9 @@ from fedarena.config.experiment import Experiment
 from fedarena.config.settings_tables import LocalPrivacy
 from fedarena.data.published_files import ELSEWHERE
 from fedarena.data.sources.table_files import TableFile
-from fedarena.federation.client_data import grows_trees, needs_means
+from fedarena.federation.client_data import grows_trees, needs_means, task_of_table
+from fedarena.federation.evaluation_sums import followed_from
 from fedarena.federation.messages import TableDescription
-from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.statistics.metric_registry import TaskName, find_metric
 
@@ -26,6 +26,8 @@ BUDGET = {"rounds", "uploads"}
 def federated_experiment(source: Any, overrides: list[str], **settings: Any) -> Experiment:
     """Return the server's experiment, on a table of which each client has its own file."""
     experiment = Experiment.make(source, [*overrides, *_filled_in(source, overrides)], **settings)
+    if task_of(experiment) == "survival" and experiment.evaluate.metric is None:
+        experiment = experiment.with_(evaluate={"metric": "loss"})  # the C-index has no sums to follow
     check_experiment(experiment)
     return experiment
 
@@ -42,7 +44,12 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     return [f'data.client="{OWNER}"'] if isinstance(data, TableFile) and data.client is None else []
 
 
-TASKS = (None, "classification", "regression")  # None: classification
+LABELS = {  # of each task
+    "classification": "one column",
+    "regression": "one column",
+    "multilabel": "one column or more, of 0 and 1",
+    "survival": "two columns: the time and the event",
+}
 FEDERATED = (  # settings of a table, with the values that a federation has
     ("weight", None, None),
     ("missing_indicator", False, False),
@@ -65,16 +72,10 @@ def check_experiment(experiment: Experiment) -> None:
             "data",
         ),
         (
-            isinstance(exp.data.made, TableFile) and len(exp.data.made.label_names) != 1,
-            "a federation predicts one label column: several labels and survival are for simulations",
-            'name it: data = { name = "csv", label = "..." }',
+            isinstance(exp.data.made, TableFile) and not _has_labels(exp.data.made),
+            f"the label of the task '{task_of(exp)}' is {LABELS.get(task_of(exp), '')}",
+            'name it: data = { name = "csv", label = "..." }, or label = ["...", "..."]',
             "data.label",
-        ),
-        (
-            isinstance(exp.data.made, TableFile) and exp.data.made.task not in TASKS,
-            f"a federation cannot be trained on the task '{getattr(exp.data.made, 'task', None)}'",
-            f"choose a label of the task {join_words([*filter(None, TASKS)], 'or')}; `fedarena run` has the others",
-            "data.task",
         ),
         *(
             (
@@ -86,8 +87,8 @@ def check_experiment(experiment: Experiment) -> None:
             for key, usual, *allowed in FEDERATED
         ),
         (
-            task_of(exp) == "regression" and exp.evaluate.histograms is not None,
-            "evaluate.histograms counts scores of classes, and a regression has none",
+            task_of(exp) in ("regression", "survival") and exp.evaluate.histograms is not None,
+            f"evaluate.histograms counts scores of classes, and the task '{task_of(exp)}' has none",
             "leave it out",
             "evaluate.histograms",
         ),
@@ -126,6 +127,8 @@ def check_experiment(experiment: Experiment) -> None:
             f"clients of a real federation send counts and sums, from which '{metric}' cannot be computed",
             "set evaluate.histograms = 100, to which every client must consent: clients then send histograms of scores"
             if needs
+            else "leave it out: the loss is followed, and clients send their own C-index after the last round"
+            if metric == "c_index"
             else "follow a built-in metric",
             "evaluate.metric",
         ),
@@ -174,9 +177,15 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def task_of(experiment: Experiment) -> TaskName:
-    """Return the task of a federation, which is classification where the experiment sets none."""
-    task = getattr(experiment.data.made, "task", None)
-    return "regression" if task == "regression" else "classification"
+    """Return the task of a federation; classification where the data is no table, which is refused."""
+    source = experiment.data.made
+    return task_of_table(source) if isinstance(source, TableFile) else "classification"
+
+
+def _has_labels(source: TableFile) -> bool:
+    """Return whether the experiment names as many label columns as its task has."""
+    count, task = len(source.label_names), task_of_table(source)
+    return count >= 1 if task == "multilabel" else count == (2 if task == "survival" else 1)
 
 
 def _changed(settings: dict[str, Any]) -> bool:
@@ -219,8 +228,8 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     """Describe what a client of this experiment sends, besides the sizes and times of its messages."""
     exp, source = experiment, experiment.data.made
     algorithm, uplink = exp.algorithm.made, exp.uplink
-    regression = task_of(exp) == "regression"
-    labels = "" if regression else " and the labels that occur"
+    task = task_of(exp)
+    labels = " and the labels that occur" if task == "classification" else ""
     shared = [f"the names of its columns{labels}, and how many rows it has to train and to test on"]
     if source.one_hot:
         shared.append("the levels that occur in text columns")
@@ -230,7 +239,7 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
         sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
         sums += ["the sum of their squares"] * source.standardise
     sums += ["how many training rows it has of each class"] * algorithm.counts_classes
-    sums += ["the sum of its labels and of their squares over its training rows"] * regression
+    sums += ["the sum of its labels and of their squares over its training rows"] * (task == "regression")
     if sums:
         shared.append(f"{join_words(sums)}: {_visibility(clients)}")
     if grows_trees(exp):
@@ -246,9 +255,12 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
         shared.append("the mean loss of the model over its training rows, whenever it is considered for a round")
     if rule is not None and rule.reports_squared_loss:
         shared.append("of each training the mean squared loss over its training rows of the model that it received")
-    right = "how many of its test rows the model gets right, and the sum of their losses"
-    shared.append("the sum of the losses of its test rows" if regression else right)
-    shared += _errors(exp, clients) if regression else _metrics(exp, clients)
+    right = {
+        "classification": "how many of its test rows the model gets right, and the sum of their losses",
+        "multilabel": "how many labels of its test rows the model gets right, and the sum of their losses",
+    }
+    shared.append(right.get(task, "the sum of the losses of its test rows"))
+    shared += {"regression": _errors, "survival": _own_concordance}.get(task, _metrics)(exp, clients)
     if shares_models:
         shared.append("the model that it keeps for itself, to be tested on the rows of the others")
     if isinstance(algorithm, Asynchronous):
@@ -294,6 +306,14 @@ def _errors(exp: Experiment, clients: int) -> list[str]:
     return [f"{when}, over its test rows: {sums}: {who}"]
 
 
+def _own_concordance(exp: Experiment, clients: int) -> list[str]:
+    """Describe what is sent for the metrics of a survival task."""
+    rows = "training" if exp.evaluate.on == "train" else "test"
+    return [
+        f"after the last round, its own C-index over its {rows} rows (none with fewer than --least): the server reads it"
+    ]
+
+
 def _metrics(exp: Experiment, clients: int) -> list[str]:
     """Describe what is sent for metrics beyond accuracy and loss."""
     followed, bins = followed_from(exp.evaluate.metric or "accuracy"), exp.evaluate.histograms
@@ -302,15 +322,15 @@ def _metrics(exp: Experiment, clients: int) -> list[str]:
         return "at every evaluation" if followed in needed else "after the last round"
 
     shared = []
+    each = "of each label: " if task_of(exp) == "multilabel" else ""
     if not exp.algorithm.made.personal:
         who = _visibility(
             clients, "with them it knows which classes the model confuses in your test rows, and how often"
         )
         shared.append(
-            f"{times('sums', 'histograms')}, over its test rows: how many with each label the model takes for each label, "
-            "the sums of log loss and Brier score, and in 15 bins of confidence the rows, the right ones and the sum of "
-            "confidence: "
-            f"{who}"
+            f"{times('sums', 'histograms')}, over its test rows: {each}how many with each label the model takes for each "
+            "label, the sums of log loss and Brier score, and in 15 bins of confidence the rows, the right ones and the sum "
+            f"of confidence: {who}"
         )
     if bins and not exp.algorithm.made.personal:
         who = _visibility(clients, "with them it knows how the scores of your test rows are spread in each class")

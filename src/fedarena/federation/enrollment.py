@@ -10,7 +10,7 @@ from functools import partial
 from fedarena.config.experiment import Experiment
 from fedarena.federation import messages
 from fedarena.federation.agreement import check_counted, first_agreement, with_counts, with_statistics
-from fedarena.federation.client_data import statistics_layout
+from fedarena.federation.client_data import statistics_layout, task_of_table
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.masked_totals import masked_total
 from fedarena.federation.requests import ResponseRule, TooFewAnswers
@@ -44,7 +44,9 @@ def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -
 
 def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
-    agreed = first_agreement(roster.described, roster.shares_models, experiment.data.made.task or "classification")
+    source = experiment.data.made
+    known = {"classification": None, "multilabel": source.label_names}.get(task_of_table(source), ())
+    agreed = first_agreement(roster.described, roster.shares_models, known)
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
         response = expect(message, messages.SampleCounts)

@@ -108,10 +108,11 @@ class FederatedEvaluator(ReleasedMetrics):
             response = expect(message, messages.EvaluateResponse)
             if response.right > response.count or response.own_right > response.own_count:
                 raise WireRefused(f"'{response.what}' where counts belong")
-            expected = self.context.owners.test_sizes[client], self.own_samples[client]
+            labels = self.context.data.classes if self.context.task_name == "multilabel" else 1  # of a sample
+            expected = labels * self.context.owners.test_sizes[client], labels * self.own_samples[client]
             if (response.count, response.own_count) != expected:
                 raise WireRefused(
-                    f"counts of {response.count} and {response.own_count} rows, which are not those agreed on"
+                    f"counts of {response.count} and {response.own_count} labels, which are not those agreed on"
                 )
             # A model that diverged has a loss of inf or nan.
             if LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf:

@@ -56,7 +56,7 @@ class Agreement(MessagePart):
     clients: Count
     rows_before: Count  # of clients whose names come before: where its rows would be in a pooled table
     rows: Count  # of all
-    classes: tuple[str, ...]  # labels, in the order in which they are numbered
+    classes: tuple[str, ...]  # classes in the order in which they are numbered, or the names of several labels
     columns: tuple[ColumnDescription, ...]  # features, in the order in which the model sees them
     means: tuple[float, ...] | None = None  # of the columns, over all training rows
     deviations: tuple[float, ...] | None = None
@@ -87,8 +87,8 @@ class TableDescription(MessageBody, kind="described", release="description: samp
     session: str  # of this process: another one does not know the run
     rows: Count
     test_rows: Count  # of a file of their own
-    label_kind: Literal["numbers", "truths", "words", "quantity"]  # quantity: the label of a regression
-    classes: tuple[str, ...]  # empty for a regression
+    label_kind: Literal["numbers", "truths", "words", "quantity", "zeros and ones", "time and event"]
+    classes: tuple[str, ...]  # of a classification
     columns: tuple[ColumnDescription, ...]
 
 
@@ -263,8 +263,8 @@ class EvaluationSumsRequest(MessageBody):
     histograms: Count = 0  # bins of score histograms among the sums; only as many as were agreed on
 
 
-class EvaluationSums(MessageBody, release="confusion matrix, losses and bins of confidence over test samples"):
-    """Client: the payload is a vector of integers (metric_sums.py), masked where keys were given."""
+class EvaluationSums(MessageBody, release="sums over test samples"):
+    """Client: the payload is a vector of integers (evaluation_sums.py), masked where keys were given."""
 
     histograms: Count = 0
 
@@ -275,8 +275,8 @@ class OwnMetricsRequest(MessageBody):
     memory: str | None = None  # None: the model in the payload
 
 
-class OwnMetrics(MessageBody, release="AUC and average precision of this client, readable by the server"):
-    """Client: AUC and average precision of its own samples, and how many they are; None where undefined."""
+class OwnMetrics(MessageBody, release="metrics of this client, readable by the server"):
+    """Client: AUC and average precision, or C-index, of its own samples, and how many they are; None where undefined."""
 
     count: Count
     values: dict[str, Annotated[float, Field(ge=0, le=1)] | None]

@@ -1,4 +1,4 @@
-"""Sums over test samples from which the metrics of a federation follow, as exact integers that clients can mask.
+"""Sums over test samples from which the metrics of a classification follow, as exact integers that clients can mask.
 
 Of each client: the confusion matrix (with a column for outputs that are not finite), the sums of log loss and Brier score,
 and of each bin of confidence the number of samples, of right ones, and the sum of their confidence. Where the agreement has
@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedarena.engine.task_metrics import MANY_CLASSES, Predictions
-from fedarena.federation.regression_sums import BY_ERROR, RegressionLayout, RegressionSums
+from fedarena.engine.task_metrics import Predictions
 from fedarena.statistics.exact_sums import POINT, exact_sum
-from fedarena.statistics.metric_registry import Metric, all_metrics, measure
+from fedarena.statistics.metric_registry import Metric, all_metrics
 from fedarena.statistics.metrics import BINS, brier_scores, confidence_bins, log_losses
 from fedarena.statistics.score_histograms import (
     UNDEFINED,
@@ -34,7 +31,6 @@ from fedarena.statistics.score_histograms import (
 BY_CLASS = ("balanced_accuracy", "f1", "precision", "recall")  # follow from the confusion matrix
 BY_SUM = ("log_loss", "brier", "ece")
 BY_ORDER = {"auc": auc_interval, "average_precision": average_precision_interval}  # need the order of all scores
-COUNTED = ("accuracy", "loss")  # follow from the counts and losses of every evaluation
 
 Values = dict[str, float]
 
@@ -205,52 +201,3 @@ class MetricSums:
             gap: int = sum(abs(total - (right << POINT)) for total, right in parts)
             return gap / (count << POINT)
         return self.losses[name == "brier"] / (count << POINT)
-
-
-def layout_of(context: Any, bins: int) -> MetricLayout | RegressionLayout:
-    """Return the layout for the task of an experiment."""
-    if context.task_name == "regression":
-        return RegressionLayout()
-    return MetricLayout(context.data.classes, bins, context.positive)
-
-
-def sums_of(predictions: Predictions, layout: MetricLayout | RegressionLayout) -> MetricSums | RegressionSums:
-    """Return the sums of one client's predictions."""
-    if isinstance(layout, RegressionLayout):
-        return RegressionSums.of(predictions)
-    return MetricSums.of(predictions, layout)
-
-
-def read_sums(integers: Sequence[int], layout: MetricLayout | RegressionLayout) -> MetricSums | RegressionSums:
-    """Return the sums that integers stand for; raise ValueError if they stand for none."""
-    if isinstance(layout, RegressionLayout):
-        return RegressionSums.from_integers(integers)
-    return MetricSums.from_integers(integers, layout)
-
-
-def why_no_sums(context: Any) -> str:
-    """Return why there are no sums for the models of an experiment, or an empty text."""
-    if context.task_name not in ("classification", "regression"):
-        return "the model brings its own loss"
-    if context.has_personal_models:
-        return "every client has its own model"
-    return f"there are more than {MANY_CLASSES} classes" if context.data.classes > MANY_CLASSES else ""
-
-
-def followed_from(metric: str) -> str:
-    """Return what a followed metric needs of every evaluation: "counts", "sums", "histograms", or "" for nothing."""
-    if metric in (*COUNTED, "log_loss"):
-        return "counts"
-    if metric in (*BY_CLASS, *BY_SUM, *BY_ERROR):
-        return "sums"
-    return "histograms" if metric in BY_ORDER else ""
-
-
-def own_values(predictions: Predictions, positive: int | None, least: int) -> dict[str, float | None]:
-    """Return AUC and average precision of one client's samples; None where undefined, or with few samples."""
-    labels: NDArray[np.int64] = predictions.labels
-    if len(labels) < least:
-        return dict.fromkeys(BY_ORDER)
-    chosen = [all_metrics()[name] for name in BY_ORDER]
-    found = measure(chosen, labels, predictions.predicted, predictions.probabilities, positive)
-    return {name: None if np.isnan(value) else value for name, value in found.items()}

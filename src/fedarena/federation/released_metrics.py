@@ -18,21 +18,13 @@ from fedarena.engine.evaluation import EvaluationResult
 from fedarena.engine.task_metrics import stacked
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
+from fedarena.federation.evaluation_sums import COUNTED, OWN, Sums, layout_of, read_sums, why_no_sums
 from fedarena.federation.masked_totals import masked_total
-from fedarena.federation.metric_sums import (
-    BY_CLASS,
-    BY_ORDER,
-    BY_SUM,
-    COUNTED,
-    MetricSums,
-    layout_of,
-    read_sums,
-    why_no_sums,
-)
-from fedarena.federation.regression_sums import BY_ERROR, RegressionSums
+from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM
+from fedarena.federation.regression_sums import BY_ERROR
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
-from fedarena.statistics.metric_registry import Metric, metrics_of
+from fedarena.statistics.metric_registry import DISCRETE, Metric, metrics_of
 
 
 class ReleasedMetrics:
@@ -65,21 +57,20 @@ class ReleasedMetrics:
     def with_own(
         self, found: EvaluationResult, common: Broadcast, tickets: Mapping[int, str | None]
     ) -> EvaluationResult:
-        """Add the accuracy of every client and, where no histograms were agreed on, its AUC and average precision."""
-        if self.context.task_name != "classification":
+        """Add the accuracy of every client and, where no histograms were agreed on, what sums do not give (`OWN`)."""
+        task = self.context.task_name
+        if task not in OWN:
             return found
-        values: dict[str, Any] = {"accuracy": found.own}
+        values: dict[str, Any] = {"accuracy": found.own} if task in DISCRETE else {}
         if not self._bins:
             asked = {k: messages.OwnMetricsRequest(memory=ticket) for k, ticket in tickets.items()}
             rule = replace(self.runtime.rule, minimum=0)
             response = self.runtime.ask(asked, 0, Payload.of(common), self._own, "metrics of clients", rule)
             each = (response.get(k, {}) for k in range(len(self.context.owners.clients)))
-            values |= stacked(({} if isinstance(one, AbsentClient) else one for one in each), list(BY_ORDER))
+            values |= stacked(({} if isinstance(one, AbsentClient) else one for one in each), OWN[task])
         return replace(found, client_values=values)
 
-    def _total(
-        self, common: Broadcast, found: EvaluationResult, bins: int
-    ) -> tuple[MetricSums | RegressionSums | None, str]:
+    def _total(self, common: Broadcast, found: EvaluationResult, bins: int) -> tuple[Sums | None, str]:
         """Return the total over all clients, or say why there is none."""
         names = self.runtime.names
         if found.missing:
@@ -105,6 +96,6 @@ class ReleasedMetrics:
     def _own(self, client: int, message: Message) -> dict[str, float]:
         """Read the metrics of one client."""
         response = expect(message, messages.OwnMetrics)
-        if {*response.values} != {*BY_ORDER}:
+        if {*response.values} != {*OWN[self.context.task_name]}:
             raise WireRefused(f"'{response.what}' where metrics of a client belong")
         return {name: np.nan if value is None else value for name, value in response.values.items()}

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Model
 from fedarena.algorithms.tree_algorithm import TreeAlgorithm
@@ -71,11 +72,20 @@ class ReplyPatterns:
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
         everyone = [np.arange(rows)] * len(context.owners.clients)
-        y = np.zeros(rows, np.float32) if data.task == "regression" else np.arange(rows) % data.classes
+        y = _some_labels(data.task, rows, data.classes)
         made_up = Dataset("made up", x, y, rows, data.classes, task=data.task)
         return build_model_and_algorithm(
             make_context(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )
+
+
+def _some_labels(task: str, rows: int, classes: int) -> NDArray[Any]:
+    """Return labels that a model can be trained on, so that an answer has the form of a real one."""
+    if task == "regression":
+        return np.zeros(rows, np.float32)
+    if task in ("multilabel", "survival"):
+        return np.ones((rows, classes if task == "multilabel" else 2), np.float32)
+    return np.arange(rows) % classes
 
 
 def check_model(model: Any, context: ExperimentContext) -> None:

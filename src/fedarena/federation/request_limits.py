@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, round_budget
-from fedarena.federation.metric_sums import followed_from
+from fedarena.federation.evaluation_sums import followed_from
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.release_log import append_line, read_lines
 from fedarena.federation.wire_format import payload_parts

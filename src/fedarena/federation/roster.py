@@ -104,8 +104,8 @@ def _odd(described: messages.TableDescription) -> str:
         return f"it has {described.rows + described.test_rows} rows, and {MOST_ROWS} are allowed"
     if len({column.name for column in described.columns}) < len(described.columns):
         return "its table has a column twice"
-    if (described.label_kind == "quantity") != (not described.classes):
-        return "its labels are described as numbers and as classes"
+    if (described.label_kind in ("numbers", "truths", "words")) != bool(described.classes):
+        return f"its labels are described as {described.label_kind}, with {len(described.classes)} classes"
     whole = all(len(label) <= LONGEST_NUMBER and label.removeprefix("-").isdecimal() for label in described.classes)
     if described.label_kind == "numbers" and not whole:
         return "its labels are described as numbers, and are not"

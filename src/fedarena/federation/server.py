@@ -36,6 +36,7 @@ from fedarena.privacy.uplink import MaskedVector
 from fedarena.results import run_folder
 from fedarena.results.run import Run
 from fedarena.runtimes.single_thread import one_thread
+from fedarena.statistics.metric_registry import DISCRETE
 from fedarena.transport.flower_link import Link
 
 LOGGER = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
     runtime.looks = FederatedEvaluator(runtime, store.client_state, runtime.coordinator.roster.shares_models)
     is_asynchronous = isinstance(context.algorithm, Asynchronous)
     loop = (AsyncServerLoop if is_asynchronous else TrainingLoop)(context, runtime, store)
-    shown = context.metric.name if context.task_name == "regression" else "accuracy"
+    shown = "accuracy" if context.task_name in DISCRETE else context.metric.name
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
@@ -149,18 +150,15 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
 
 
 def _metric_text(record: RoundRecord, metric: str) -> str:
-    """Return the accuracy, or the value of the metric where the task has no accuracy."""
-    value = record.value_of(metric)
-    return (
-        f"accuracy {record.accuracy:.4f}"
-        if metric == "accuracy"
-        else f"{metric} {math.nan if value is None else value:.4f}"
-    )
+    """Return the value of the metric that is shown, and the loss."""
+    value = record.accuracy if metric == "accuracy" else record.value_of(metric)
+    shown = "" if metric == "loss" else f"  {metric} {math.nan if value is None else value:.4f}"
+    return f"{shown}  loss {record.loss:.4f}"
 
 
 def round_line(record: RoundRecord, rounds: int, untested: Sequence[str], metric: str = "accuracy") -> str:
     """Return a line about a round; `untested` are the clients whose samples the evaluation is without."""
-    seen = "" if record.accuracy is None else f"  {_metric_text(record, metric)}  loss {record.loss:.4f}"
+    seen = "" if record.accuracy is None else _metric_text(record, metric)
     if seen and untested:
         seen += f" (without {', '.join(untested)})"
     answered = f"{record.answered} of {record.selected} answered"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.dataset import Dataset, Partition, unknown_labels
 from fedarena.data.published_files import ELSEWHERE, reading
 from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.context import ExperimentContext
@@ -24,6 +24,7 @@ from fedarena.results.json_files import read_table
 from fedarena.results.model_file import MODEL_FACTS, read_model_facts
 from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
 from fedarena.results.run_integrity import changed_checkpoint, changed_files, changed_rounds
+from fedarena.statistics.metric_registry import TaskName
 
 if TYPE_CHECKING:
     from fedarena.results.run import Run
@@ -65,7 +66,7 @@ def empty_dataset(encoding: TableEncoding, raw: bool = False) -> Dataset:
     """Return a data set without samples that has the columns and classes of a table; `raw` columns, as trees take them."""
     width, task = len(encoding.columns if raw else encoding.column_names), encoding.task
     x = np.empty((0, width), np.float32)
-    y = np.empty(0, np.int64) if task == "classification" else np.empty(0, np.float32)
+    y = unknown_labels(cast(TaskName, task), 0, outputs_of(encoding))
     names = encoding.classes
     return Dataset("", x, y, 0, outputs_of(encoding), class_names=names, task=task, encoding=encoding)  # type: ignore[arg-type]
 

@@ -38,10 +38,16 @@ def read_labels(columns: Mapping[str, NDArray[Any]], task: LabelTask | None = No
     if task is None:
         task = "multilabel" if len(columns) > 1 else _inferred(*columns.items())
     if task == "survival":
-        return _survival(columns, first_row)
+        y = time_and_event(columns, first_row)
+        if not y[:, 1].any():
+            raise BadValue(
+                f"{[*columns][1]} is 0 in all rows: no event was observed",
+                remedy="check the column",
+                where="data.label",
+            )
+        return Labels(task, y, 1)
     if task == "multilabel":
-        y = np.column_stack([_zeros_and_ones(name, values, first_row) for name, values in columns.items()])
-        return Labels(task, y.astype(np.float32), y.shape[1], tuple(columns))
+        return Labels(task, zeros_and_ones(columns, first_row), len(columns), tuple(columns))
     if len(columns) > 1:
         raise BadValue(
             f"a {task} has one label column, and {len(columns)} are given",
@@ -76,7 +82,8 @@ def _inferred(column: tuple[str, NDArray[Any]]) -> LabelTask:
     return "classification"
 
 
-def _survival(columns: Mapping[str, NDArray[Any]], first_row: int) -> Labels:
+def time_and_event(columns: Mapping[str, NDArray[Any]], first_row: int = 1) -> NDArray[np.float32]:
+    """Return the time and the event of each sample in two columns; an event of 0 was not observed."""
     if len(columns) != 2:
         raise BadValue(
             f"a survival task has two label columns, and {len(columns)} is given",
@@ -91,10 +98,13 @@ def _survival(columns: Mapping[str, NDArray[Any]], first_row: int) -> Labels:
             remedy="give the time column first and the event column second",
             where="data.label",
         )
-    event = _zeros_and_ones(what, events, first_row)
-    if not event.any():
-        raise BadValue(f"{what} is 0 in all rows: no event was observed", remedy="check the column", where="data.label")
-    return Labels("survival", np.column_stack([time, event]).astype(np.float32), 1)
+    return np.column_stack([time, _zeros_and_ones(what, events, first_row)]).astype(np.float32)
+
+
+def zeros_and_ones(columns: Mapping[str, NDArray[Any]], first_row: int = 1) -> NDArray[np.float32]:
+    """Return several labels of 0 and 1 with a column each."""
+    found = [_zeros_and_ones(name, values, first_row) for name, values in columns.items()]
+    return np.column_stack(found).astype(np.float32)
 
 
 def label_numbers(name: str, values: NDArray[Any], first_row: int) -> NDArray[np.float64]:
