@@ -308,7 +308,6 @@ def test_nothing_secret_is_kept_beside_a_model(quiet: tuple[Path, Result]) -> No
 @pytest.mark.slow
 def test_two_processes_align_train_and_predict(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    pytest.importorskip("private_set_intersection")
     site = Site(tmp_path)
     try:
         host, guest = (site.start(site.command(name, "--json", verb="align")) for name in ("bank", "guest"))

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
-pytest.importorskip("private_set_intersection")
 from tests.support.vertical_parties import TREES, Site, ended
 from typer.testing import CliRunner
 

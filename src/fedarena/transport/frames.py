@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, FrameRefused
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"FAVB"
 HEADER = struct.Struct("<4sHBB16s8sIIQQ")  # a multiple of eight bytes: arrays in the body stay aligned
 NO_KEY = bytes(8)

@@ -1,6 +1,6 @@
 """Align the rows of parties by private set intersection on ids, over the same channel as the training.
 
-The elliptic-curve Diffie-Hellman protocol is that of openmined-psi. The guest learns which of its ids a host has, and
+Both parties blind the ids with secret keys (`private_intersection.py`). The guest learns which of its ids a host has, and
 sends every host the ids common to all parties, as salted hashes; apart from these, only the number of ids leaves a
 party. All parties end with the same order, sorted by id, and compare its hash.
 """
@@ -20,17 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, FrameRefused, PartyLost
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import CHUNK, Fields, FrameKind, refused
+from fedarena.vertical.private_intersection import POINT, BlindingKey, InvalidPoint
 
 SMALLEST = 50  # common rows; with fewer, the sum of a bin is the sum of a few people
 BATCH = 10_000  # ids in one request
-HASH = 32  # bytes
+HASH = 32  # bytes, as many as a point of the curve has
 MOST_IDS = 50_000_000  # of one party
-ID_BYTES = 64  # of a host's set, for each id: a point of the curve has 33, a hash 32
 TIMES_OWN = 10  # ids that a guest may query by default, for each id of the host
 METHODS = ("psi", "hashed", "same")
 Rows = NDArray[np.int64]
@@ -124,35 +123,48 @@ def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
 
 def _by_psi(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
     """Return how many ids a host has, and which of ours are among them; it must send its set before our requests."""
-    psi = psi_library()
-    from google.protobuf.message import DecodeError
-
-    count = _start(channel, "psi", len(ids))
-    setup = psi.ServerSetup()
+    count, points = _their_set(channel, "psi", FrameKind.ALIGN_SETUP, len(ids))
+    key = BlindingKey()
     try:
-        setup.ParseFromString(_parts(channel, FrameKind.ALIGN_SETUP, count))
-        client = psi.client.CreateWithNewKey(True)
+        theirs = set(key.blind_again(points))
         known: set[int] = set()
         for start in range(0, len(ids), BATCH):
-            request = client.CreateRequest(ids[start : start + BATCH]).SerializeToString()
-            response = psi.Response()
-            response.ParseFromString(read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": request}), "response"))
-            known |= {start + int(i) for i in client.GetIntersection(setup, response)}
+            request = key.blind(ids[start : start + BATCH])
+            response = read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": b"".join(request)}), "response")
+            if len(response) != POINT * len(request):
+                raise damaged_set(channel)
+            known |= {start + i for i, point in enumerate(pieces(response)) if point in theirs}
             log.info("aligning with %s: %d of %d ids", channel.name, min(start + BATCH, len(ids)), len(ids))
-    except (RuntimeError, ValueError, DecodeError):
-        raise refused(f"host '{channel.name}': its part of the intersection is damaged") from None
+    except InvalidPoint:
+        raise damaged_set(channel) from None
     return count, known
 
 
 def _by_hashes(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
     """Do the same with plain hashes, which can be reversed by guessing ids."""
-    count = _start(channel, "hashed", len(ids))
-    raw = _parts(channel, FrameKind.ALIGN_HASHES, count)
-    if len(raw) != HASH * count:
-        raise refused(f"host '{channel.name}': its part of the intersection is damaged")
-    theirs = {raw[i : i + HASH] for i in range(0, len(raw), HASH)}
+    count, theirs = _their_set(channel, "hashed", FrameKind.ALIGN_HASHES, len(ids))
     log.info("aligning with %s: %d of %d ids", channel.name, len(ids), len(ids))
-    return count, {i for i, name in enumerate(ids) if salted(b"", name) in theirs}
+    known = set(theirs)
+    return count, {i for i, name in enumerate(ids) if salted(b"", name) in known}
+
+
+def _their_set(channel: Channel, method: str, kind: FrameKind, ours: int) -> tuple[int, list[bytes]]:
+    """Begin an alignment; return the number of a host's ids, and the points or hashes that stand for them."""
+    count = _start(channel, method, ours)
+    raw = _parts(channel, kind, count)
+    if len(raw) != HASH * count:
+        raise damaged_set(channel)
+    return count, pieces(raw)
+
+
+def damaged_set(channel: Channel) -> FrameRefused:
+    """Return the error for a host whose points or hashes are damaged."""
+    return refused(f"host '{channel.name}': its part of the intersection is damaged")
+
+
+def pieces(raw: bytes) -> list[bytes]:
+    """Return the points or hashes that stand one after the other."""
+    return [raw[i : i + HASH] for i in range(0, len(raw), HASH)]
 
 
 def _start(channel: Channel, method: str, count: int) -> int:
@@ -162,7 +174,7 @@ def _start(channel: Channel, method: str, count: int) -> int:
 def _parts(channel: Channel, kind: FrameKind, count: int) -> bytes:
     """Receive a host's set, which may not be larger than its number of ids allows."""
     first = channel.ask(kind, {"part": 0})
-    parts = read.whole(first, "parts", 1, 1 + ID_BYTES * count // CHUNK)
+    parts = read.whole(first, "parts", 1, 1 + HASH * count // CHUNK)
     rest = (read.raw(channel.ask(kind, {"part": i}), "data") for i in range(1, parts))
     found = []
     for data in (read.raw(first, "data"), *rest):
@@ -242,7 +254,7 @@ class HostAlignment:
     def __init__(self, ids: Sequence[str], name: str = "host", matching: Matching = BY_PSI) -> None:
         self._ids, self._name, self._matching = check_ids(ids, matching.smallest), name, matching
         self._left = TIMES_OWN * len(self._ids) if matching.most_ids is None else matching.most_ids
-        self._server: Any = None
+        self._key: BlindingKey | None = None
         self._setup = self._order = b""
         self._asked = self._allowed = 0
         self.result: Alignment | None = None
@@ -284,13 +296,9 @@ class HostAlignment:
                 where="--most-ids",
             )
         self.result, self._asked, self._allowed = None, 0, count
-        if method == "hashed":
-            self._server, self._setup = None, b"".join(sorted(salted(b"", i) for i in self._ids))
-        else:
-            psi = psi_library()
-            self._server = psi.server.CreateWithNewKey(True)
-            raw = psi.DataStructure.RAW  # no false positives
-            self._setup = self._server.CreateSetupMessage(1e-9, count, self._ids, raw).SerializeToString()
+        self._key = BlindingKey() if method == "psi" else None
+        theirs = [salted(b"", i) for i in self._ids] if self._key is None else self._key.blind(self._ids)
+        self._setup = b"".join(sorted(theirs))  # sorted: the order of rows does not leave
         return {"count": len(self._ids)}
 
     def _part(self, part: int) -> Fields:
@@ -300,19 +308,15 @@ class HostAlignment:
         return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
 
     def _respond(self, raw: bytes) -> Fields:
-        from google.protobuf.message import DecodeError
-
-        if self._server is None:
+        if self._key is None:
             raise refused("an ALIGN_REQUEST frame came before ALIGN_START")
-        request = psi_library().Request()
+        asked = len(raw) // POINT
+        self._asked, self._left = self._asked + asked, self._left - asked
+        if self._asked > self._allowed or self._left < 0:
+            raise refused("the guest queries more ids than it has")
         try:
-            request.ParseFromString(raw)
-            asked = len(request.encrypted_elements)
-            self._asked, self._left = self._asked + asked, self._left - asked
-            if self._asked > self._allowed or self._left < 0:
-                raise refused("the guest queries more ids than it has")
-            return {"response": self._server.ProcessRequest(request).SerializeToString()}
-        except (RuntimeError, ValueError, DecodeError):
+            return {"response": b"".join(self._key.blind_again(pieces(raw)))}
+        except InvalidPoint:
             raise refused("an ALIGN_REQUEST frame is damaged") from None
 
     def _accept(self, salt: bytes, data: bytes, first: int, last: int) -> Fields:
@@ -322,7 +326,7 @@ class HostAlignment:
         if not last:
             return {}
         row_of = {salted(salt, name): row for row, name in enumerate(self._ids)}
-        hashes = [self._order[i : i + HASH] for i in range(0, len(self._order), HASH)]
+        hashes = pieces(self._order)
         unknown = sum(h not in row_of for h in hashes)
         if unknown or len(set(hashes)) < len(hashes):
             raise refused(f"{unknown} of {len(hashes)} common ids are not known here, or are repeated")
@@ -332,12 +336,3 @@ class HostAlignment:
         self.result = Alignment(rows, digest, self._counts)
         return {"digest": digest}
 
-
-def psi_library() -> Any:
-    """Return openmined-psi, which an alignment by private set intersection needs."""
-    return import_optional(
-        "private_set_intersection.python",
-        needed_by="private set intersection",
-        install="'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13)",
-        alternative="align by hashes that can be guessed: --insecure-hashed-ids",
-    )
