@@ -7,12 +7,21 @@ BIN := $(VENV)/bin
 .PHONY: demo federation test test-fast fuzz lint bench clean
 .DELETE_ON_ERROR:
 
-$(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/trees/native/* src/fedarena/vertical/crypto/native/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/fedarena/models/native/* src/fedarena/trees/native/* src/fedarena/vertical/crypto/native/*)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# What the demo needs: no extras, and of each kernel only the fastest build for this processor.
+$(VENV)/demo-installed: $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	FEDARENA_KERNEL_BUILDS=best $(PIP) -e .
 	touch $@
 
-demo: $(VENV)/installed
+$(VENV)/installed: $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e ".[dev]"
+	touch $(VENV)/demo-installed $@
+
+demo: $(VENV)/demo-installed
 	$(BIN)/python examples/demo.py
 
 federation: $(VENV)/installed
