@@ -141,3 +141,19 @@ def test_the_table_of_names_and_the_imports_for_types_agree() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError):
         _ = fedarena.nothing_of_the_kind
+
+
+HEAVY = ("sklearn", "pandas", "scipy.stats", "pyarrow", "matplotlib", "jinja2", "ray", "flwr", "grpc")
+
+
+@pytest.mark.slow
+def test_a_run_imports_no_library_before_it_needs_it() -> None:
+    """A run without a folder needs none of these; a run folder has a Parquet file."""
+    code = f"""
+import sys
+import fedarena as fa
+fa.run("digits", rounds=1, clients=2, out=False)
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

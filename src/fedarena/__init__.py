@@ -72,28 +72,26 @@ if TYPE_CHECKING:
         TrimmedMean as TrimmedMean,
         Work as Work,
     )
-    from fedarena.api import (
-        FineTuned as FineTuned,
-        Found as Found,
-        Verdict as Verdict,
-        compare as compare,
-        finetune as finetune,
-        load as load,
-        predict as predict,
-        report as report,
-        reproduce as reproduce,
-        rounds as rounds,
-        run as run,
-        search as search,
-        verify as verify,
-    )
     from fedarena.config.errors import FedarenaError as FedarenaError
     from fedarena.config.experiment import Experiment as Experiment
     from fedarena.config.registry import register as register
     from fedarena.config.settings_tables import Evaluate as Evaluate, Local as Local
     from fedarena.data.dataset import Dataset as Dataset, Partition as Partition
     from fedarena.data.sources import arrays as arrays, csv as csv, lines as lines, parquet as parquet
+    from fedarena.experiments.compare import compare as compare
+    from fedarena.experiments.finetune import FineTuned as FineTuned, finetune as finetune
+    from fedarena.experiments.loading import load as load
+    from fedarena.experiments.predict import predict as predict
+    from fedarena.experiments.run import (
+        Verdict as Verdict,
+        rounds as rounds,
+        run as run,
+        verify as verify,
+    )
+    from fedarena.experiments.search import Found as Found, search as search
     from fedarena.integrations.mlflow import track as track
+    from fedarena.reports import report as report
+    from fedarena.reproduction.reproduce import reproduce as reproduce
     from fedarena.reproduction.result import Reproduction as Reproduction
     from fedarena.results.comparison import Comparison as Comparison
     from fedarena.results.run import Run as Run
@@ -150,8 +148,8 @@ _MODULES = {
     "FineTune": "algorithms",
     "HistBoost": "algorithms",
     "FedarenaError": "config.errors",
-    "FineTuned": "api",
-    "Found": "api",
+    "FineTuned": "experiments.finetune",
+    "Found": "experiments.search",
     "GeometricMedian": "algorithms",
     "IFCA": "algorithms",
     "Krum": "algorithms",
@@ -181,26 +179,26 @@ _MODULES = {
     "TreeBag": "algorithms",
     "TreeCyclic": "algorithms",
     "TrimmedMean": "algorithms",
-    "Verdict": "api",
+    "Verdict": "experiments.run",
     "Work": "algorithms",
     "arrays": "data.sources",
-    "compare": "api",
+    "compare": "experiments.compare",
     "csv": "data.sources",
     "draw_curves": "results.run_plots",
-    "finetune": "api",
+    "finetune": "experiments.finetune",
     "lines": "data.sources",
-    "load": "api",
+    "load": "experiments.loading",
     "metric": "statistics.metric_registry",
     "parquet": "data.sources",
-    "predict": "api",
+    "predict": "experiments.predict",
     "register": "config.registry",
-    "report": "api",
-    "reproduce": "api",
-    "rounds": "api",
-    "run": "api",
-    "search": "api",
+    "report": "reports",
+    "reproduce": "reproduction.reproduce",
+    "rounds": "experiments.run",
+    "run": "experiments.run",
+    "search": "experiments.search",
     "track": "integrations.mlflow",
-    "verify": "api",
+    "verify": "experiments.run",
 }
 
 __all__ = list(_MODULES)

@@ -1,2 +1,2 @@
 """The command line: one file for each command or group of commands. Its functions parse options and print results; the work
-is done by `fedarena.api` and the packages behind it, which are imported when a command runs so that `--help` is quick."""
+is done by the packages behind it, which are imported when a command runs so that `--help` is quick."""

@@ -186,7 +186,7 @@ def compare(
     `--resume` it does so for a finished comparison.
     """
     options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
-    from fedarena import api
+    from fedarena.experiments.compare import compare as compare_algorithms
     from fedarena.experiments.compare import dry_run as preview_comparison
 
     if not experiment and resume is None:
@@ -198,7 +198,7 @@ def compare(
         print_result(preview, preview.as_dict() if json_ else None, json_)
         return
     places: dict[str, Any] = {"out": out, "runtime": runtime, "address": address, "report": report}
-    result: Any = api.compare(source, algorithm or [], progress=not quiet, **places, **options)
+    result: Any = compare_algorithms(source, algorithm or [], progress=not quiet, **places, **options)
     for note in result.notes:
         LOGGER.info("note: %s", note)
     if json_:

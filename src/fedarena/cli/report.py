@@ -81,11 +81,11 @@ def report(
 
 
 def _report_suite(folder: Path, out: Path | None, json_: bool) -> None:
-    from fedarena import api
+    from fedarena.reports import report as write_report
     from fedarena.results.suite import SuiteComparison
 
     result = SuiteComparison.load(folder)
-    path = api.report(result, out)
+    path = write_report(result, out)
     if json_:
         print_json({"report": str(path), "algorithms": result.labels, "verdict": result.words})
         return

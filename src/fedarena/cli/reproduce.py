@@ -58,8 +58,8 @@ def reproduce(
     Running the same command again resumes it. A run that is smaller than the published one never `agrees`; at most, its
     `ordering agrees`.
     """
-    from fedarena import api
-    from fedarena.reproduction.reproduce import judge_again, write_page
+    from fedarena.reproduction.reproduce import judge_again, reproduce_all, write_page
+    from fedarena.reproduction.reproduce import reproduce as reproduce_table
     from fedarena.reproduction.result import show_reproduction, show_verdicts
 
     runs_something = any((name, everything, size, only, out, resume, workers))
@@ -77,9 +77,9 @@ def reproduce(
     elif everything:
         if name or only or resume:
             raise typer.BadParameter("--all goes with --size, --out, --save and --workers")
-        results = api.reproduce_all(**options)
+        results = reproduce_all(**options)
     else:
-        results = [api.reproduce(name, only=only, resume=resume, **options)]
+        results = [reproduce_table(name, only=only, resume=resume, **options)]
     if json_:
         described = [result.as_dict() for result in results]
         print_json(described if everything else described[0])

@@ -70,12 +70,12 @@ def run(
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
     options = passed_on(locals()) | changes.table
-    from fedarena import api
+    from fedarena.experiments.run import run as run_experiment
 
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
-    result = api.run(source, overrides=changes.overrides, progress=not quiet, **options)
+    result = run_experiment(source, overrides=changes.overrides, progress=not quiet, **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
     print_result(result, result.summary() if json_ else None, json_)

@@ -68,10 +68,10 @@ def search(
     Running the same command again resumes the search. The trials are the same for any number of workers.
     """
     options = passed_on(locals()) | changes.table
-    from fedarena import api
+    from fedarena.experiments.search import search as search_settings
 
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
-    found = api.search(source, overrides=changes.overrides, progress=not quiet, **options)
+    found = search_settings(source, overrides=changes.overrides, progress=not quiet, **options)
     print_result(found, found.as_dict() if json_ else None, json_)

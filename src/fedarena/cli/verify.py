@@ -33,12 +33,12 @@ def verify(
 
     `fedarena verify papers/results/N-T3-small.json --row 2`
     """
-    from fedarena import api
+    from fedarena.experiments.run import verify as verify_run
 
     if run.suffix == ".json":
         _verify_result_file(run, row, json_)
         return
-    verdict = api.verify(run, runtime=runtime, workers=workers, address=address, progress=not quiet)
+    verdict = verify_run(run, runtime=runtime, workers=workers, address=address, progress=not quiet)
     sha256, rounds = (verdict.again or verdict.run).weights_sha256, len(verdict.run.records)
     if json_:
         print_json(

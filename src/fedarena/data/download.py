@@ -27,6 +27,7 @@ from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissin
 from fedarena.config.limits import check_path
 from fedarena.config.registry import find
 from fedarena.data import published_files
+from fedarena.data.scikit_learn_files import scikit_learn_folder
 
 LOGGER = logging.getLogger(__name__)
 
@@ -122,10 +123,8 @@ def download_dataset(name: str, *, folder: Path | str | None = None, progress: P
     """Download a data set into the cache folder, or `folder`, as one .npz file, and return its path."""
     find("dataset", name)
     if name in INSIDE_SKLEARN:
-        import sklearn
-
         LOGGER.info("%s is part of scikit-learn: nothing to download", name)
-        return Path(sklearn.__file__).parent / "datasets" / "data"
+        return scikit_learn_folder()
     if SAME_FILES.get(name, name) not in ROUTES:
         raise BadValue(
             f"there is nothing to download for '{quoted(name)}'",

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any, overload
 
+import fedarena.reports  # noqa: F401 - lets a comparison show itself
 from fedarena.experiments.dry_run import DryRun, SuiteDryRun, estimate_plan, estimate_suite
 from fedarena.experiments.federations import is_suite
 from fedarena.experiments.plan import PlanOptions, check_cells, make_plan

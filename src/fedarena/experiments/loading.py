@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fedarena.reports  # noqa: F401 - lets a comparison show itself
 from fedarena.config.limits import check_path
 from fedarena.experiments.search import load_search
 from fedarena.results.comparison import Comparison

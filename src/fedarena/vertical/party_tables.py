@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, DataMissing, check_known
 from fedarena.data import published_files
+from fedarena.data.scikit_learn_files import BREAST_CANCER_CLASSES, BREAST_CANCER_COLUMNS, read_breast_cancer
 from fedarena.data.table_reader import holds_numbers, read_column, read_numbers, read_table, require_columns
 from fedarena.transport.certificates import check_name
 
@@ -235,14 +236,10 @@ def _parse_owners(table: PartyTable, columns: Sequence[str]) -> dict[str, list[i
 
 
 def _load_breast_cancer() -> PartyTable:
-    from sklearn.datasets import load_breast_cancer
-
-    bunch = load_breast_cancer()
-    names, classes = tuple(map(str, bunch.feature_names)), tuple(map(str, bunch.target_names))
-    owners = tuple(GUEST if name.startswith("mean") else "host" for name in names)
-    return PartyTable(
-        EMBEDDED, bunch.data.astype(np.float64), names, bunch.target.astype(np.float64), classes, parties=owners
-    )
+    x, y = read_breast_cancer()
+    owners = tuple(GUEST if name.startswith("mean") else "host" for name in BREAST_CANCER_COLUMNS)
+    labels = y.astype(np.float64)
+    return PartyTable(EMBEDDED, x, BREAST_CANCER_COLUMNS, labels, BREAST_CANCER_CLASSES, parties=owners)
 
 
 def _find_named(name: str) -> Path:

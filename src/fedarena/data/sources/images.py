@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedarena.config.registry import register
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Preparation
+from fedarena.data.scikit_learn_files import read_digits
 from fedarena.data.sources.class_codes import split_rows
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -123,10 +124,7 @@ class Cifar10:
 @functools.cache
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
     """Return the images, their labels and the number of training images; the text file is parsed once per process."""
-    from sklearn.datasets import load_digits
-
-    pixels, y = load_digits(return_X_y=True)
-    y = y.astype(np.int64)
+    pixels, y = read_digits()
     train, test = split_rows(y, None, 0.2, seed=0)
     order = np.concatenate([train, test])
     x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedarena.config.registry import register
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows, strata_of
+from fedarena.data.scikit_learn_files import BREAST_CANCER_CLASSES, BREAST_CANCER_COLUMNS, read_breast_cancer
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.standardised_once import FittedOn, features
 from fedarena.data.split_encoding import encode_first
@@ -99,12 +100,10 @@ class BreastCancer:
 
     def load(self, seed: int) -> Dataset:
         """Return four fifths for training and one fifth for testing, the same for every seed."""
-        from sklearn.datasets import load_breast_cancer
-
-        bunch = load_breast_cancer()
-        columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.int64)
-        names = tuple(map(str, bunch.target_names))
-        return assemble("breast_cancer", columns, y, 2, class_names=names, fitted_on=self.fitted_on)
+        x, y = read_breast_cancer()
+        columns = dict(zip(BREAST_CANCER_COLUMNS, x.T, strict=True))
+        classes = BREAST_CANCER_CLASSES
+        return assemble("breast_cancer", columns, y, 2, class_names=classes, fitted_on=self.fitted_on)
 
 
 @register("dataset", "heart_disease", paper="Detrano et al. 1989; four hospitals as in FLamby, arXiv:2210.04620")
