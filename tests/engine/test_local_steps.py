@@ -91,7 +91,7 @@ def test_every_sample_is_used_before_one_is_used_again() -> None:
     seen, made = [], 0
     for round in range(10):
         work = ClientWork(context, 2, round, ClientState(steps=made))
-        for part in work._plan(work.sizes, None)[0]:
+        for part in work._plan(work.sizes, None, None)[0]:
             seen += work._order(part)[: sum(part.sizes)].tolist()
         made += 4
     assert len(seen) == 40 * 8

@@ -276,7 +276,7 @@ REFUSED = {
     "fedsgd": "the gradient over all samples",
     "fsvrg": "the gradient over all samples",
     "fedpage": "gradients outside of local SGD",
-    "loadaboost": "the training loss of each client",
+    **dict.fromkeys(("loadaboost", "qfedavg", "afl"), "the training loss of each client"),
     "fedfa": "the training accuracy of each client",
     "fedir": "the class counts of each client",
     "fedvc": "drawn before its training",

@@ -129,7 +129,7 @@ class UplinkSteps:
         """Return the reply after the client's steps, its bytes and the new residual."""
         settings = self.settings
         how, parts = list(reductions(reply.send)), list(leaves(reply.send))
-        if self.settings.secure and are_exact_sums(parts, how):
+        if settings.secure and settings.clip is None and are_exact_sums(parts, how):
             return self._masked_integers(reply, parts, exchange, client, kept)
         self.check(parts, how)
         size = nbytes(reply.send)
