@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedarena.config.components import Component
+from fedarena.config.components import Component, is_from_python
 from fedarena.config.errors import BadValue, FedarenaError, join_words
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import derived_seed
@@ -219,7 +219,7 @@ class Plan:
 
     def _resolve(self, key: str, value: Any) -> Any:
         """Return a value of the tables, or the Python object that it stands for."""
-        if not (isinstance(value, dict) and value.get("own")):
+        if not is_from_python(value):
             return value
         if key not in self.own:
             raise BadValue(

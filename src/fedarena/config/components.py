@@ -176,6 +176,15 @@ class NotGiven:
         )
 
 
+def is_from_python(table: Any) -> bool:
+    """Return whether the recorded table of a component marks one that came from Python, which no file can bring back.
+
+    >>> is_from_python({"name": "mine", "own": True}), is_from_python({"name": "fedper", "own": ["head"]})
+    (True, False)
+    """
+    return isinstance(table, Mapping) and table.get("own") is True
+
+
 def _anchored(settings: dict[str, Any], where: str) -> dict[str, Any]:
     """Make paths absolute: a run may be repeated from another folder."""
 

@@ -211,7 +211,8 @@ class Experiment(SettingsTable):
         for key in type(self).model_fields:
             value = getattr(self, key)
             if isinstance(value, Component):
-                table[key] = {"name": value.name, **({"own": True} if value.own else {}), **value.settings}
+                mark = {"own": True} if value.own else {}
+                table[key] = {"name": value.name, **mark, **value.settings, **mark}
             elif isinstance(value, SettingsTable):
                 unset = dict.fromkeys(usual.get(key, {}), "none")  # rather than the usual value
                 given = {k: unset.get(k) if v is None else v for k, v in value.model_dump().items()}

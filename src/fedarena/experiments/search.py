@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedarena.common.files import make_folder
+from fedarena.config.components import is_from_python
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.config.experiment import Experiment
@@ -264,7 +265,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
     table = _read_table(root)
     with reading(root / "search.json", remedy=DAMAGED):
         experiment = with_recorded_form(tomllib.loads(table["experiment"]))
-        own = next((key for key, part in experiment.items() if isinstance(part, dict) and part.get("own")), None)
+        own = next((key for key, part in experiment.items() if is_from_python(part)), None)
     if own is not None:
         raise BadValue(
             f"the {own} of this search ('{experiment[own]['name']}') came from Python, no file can bring it back",

@@ -10,10 +10,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from fedarena.config.comparison_plan import PARTS, Plan, Split
-from fedarena.config.components import PATHS
+from fedarena.config.components import PATHS, is_from_python
 from fedarena.config.experiment import Experiment
 from fedarena.config.toml_text import write_toml_value
-from fedarena.reports.contestant_text import in_python, is_own, typed_contestants
+from fedarena.reports.contestant_text import in_python, typed_contestants
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_folder import read_facts
 
@@ -134,7 +134,7 @@ def _needs_python(plan: Plan) -> bool:
 
 def _own_keys(plan: Plan) -> list[str]:
     """Return the keys of the experiment whose values no text can name."""
-    return [key for key, value in plan.experiment.items() if is_own(value)]
+    return [key for key, value in plan.experiment.items() if is_from_python(value)]
 
 
 def toml(result: Comparison) -> str:

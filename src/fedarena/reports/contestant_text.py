@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedarena.config.comparison_plan import Plan
+from fedarena.config.components import is_from_python
 
 WORD = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z_][\w.-]*")  # a text that needs no quotes
 
@@ -26,8 +27,10 @@ class TypedPart:
         """Return a part; defaults are not typed, unless they are `fixed`: a setting that is not typed is searched."""
         settings = dict(table) if isinstance(table, Mapping) else {"name": table}
         name = str(settings.pop("name"))
-        settings = {k: v for k, v in settings.items() if v is not None and k not in ("with", "own")}
-        usual = {} if is_own(table) else _defaults(name)
+        settings = {k: v for k, v in settings.items() if v is not None and k != "with"}
+        if is_from_python(table):
+            del settings["own"]
+        usual = {} if is_from_python(table) else _defaults(name)
         required = {k: v for k, v in settings.items() if k in fixed or usual.get(k) != v}
         return cls(name, settings | local, required | local)
 
@@ -58,7 +61,7 @@ def in_python(plan: Plan) -> dict[str, str]:
         algorithm, *companions = ({"name": part.name, **part.required} for part in _parts(table, _fixed(plan, label)))
         whole = {"algorithm": algorithm | ({"with": companions} if companions else {})}
         own = {"local": table["local"]} if table.get("local") else {}
-        texts[label] = "..." if is_own(table["algorithm"]) else repr(whole | own)
+        texts[label] = "..." if is_from_python(table["algorithm"]) else repr(whole | own)
     return texts
 
 
@@ -70,7 +73,7 @@ def typed(label: str, table: Mapping[str, Any], fixed: Sequence[str] = ()) -> st
     """
     local = {f"local.{key}": value for key, value in table.get("local", {}).items()}
     parts = _parts(table, fixed, local)
-    if is_own(table["algorithm"]) or not all(part.is_typable for part in parts):
+    if is_from_python(table["algorithm"]) or not all(part.is_typable for part in parts):
         return None
     texts = label.split("+")
     if len(texts) == len(parts) and all(part.is_meant_by(text) for part, text in zip(parts, texts, strict=True)):
@@ -78,11 +81,6 @@ def typed(label: str, table: Mapping[str, Any], fixed: Sequence[str] = ()) -> st
     if re.search("[:+=]", label) or label != label.strip():
         return None
     return f"{label}={'+'.join(map(str, parts))}"
-
-
-def is_own(table: Any) -> bool:
-    """Return whether a component came from Python, so that no text can name it."""
-    return isinstance(table, Mapping) and bool(table.get("own"))
 
 
 def _named(plan: Plan) -> dict[str, dict[str, Any]]:

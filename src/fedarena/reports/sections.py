@@ -146,15 +146,15 @@ def verdict(data: ReportData) -> Markup:
         table = macros.verdicts(caption, data.ranked, data.pairs(which), result.plan.rope)
         return macros.paragraphs([caption], "caption") + table
 
-    return Markup().join(
-        [
-            macros.paragraphs([first], "lead"),
-            macros.paragraphs([*rest, result.plan.about]),
-            _looks(data),
-            matrix(result.plan.score, f"Row against column, by {result.scoring().name}"),
-            macros.folded(f"By {other_score}", matrix(other, f"The same, by {other_score}")),
-        ]
-    )
+    shown = [
+        macros.paragraphs([first], "lead"),
+        macros.paragraphs([*rest, result.plan.about]),
+        _looks(data),
+        matrix(result.plan.score, f"Row against column, by {result.scoring().name}"),
+    ]
+    if min(map(len, result.scores(other).values())) > 1:  # an algorithm without a common model has no best round
+        shown.append(macros.folded(f"By {other_score}", matrix(other, f"The same, by {other_score}")))
+    return Markup().join(shown)
 
 
 def _looks(data: ReportData) -> Markup:

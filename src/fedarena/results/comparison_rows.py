@@ -110,7 +110,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 def _mean_and_deviation(name: str, scores: list[float]) -> dict[str, float]:
     deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
-    return {name: float(np.mean(scores)), f"{name}_sd": deviation}
+    return {name: float(np.mean(scores)) if scores else math.nan, f"{name}_sd": deviation}
 
 
 def _median(values: list[float], missed: int) -> float | None:

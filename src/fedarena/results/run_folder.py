@@ -24,7 +24,7 @@ import numpy as np
 
 import fedarena
 from fedarena.common.files import atomic_write, free_folder, make_folder
-from fedarena.config.components import Component
+from fedarena.config.components import Component, is_from_python
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
@@ -98,7 +98,7 @@ def read_experiment(path: Path, traits: Mapping[str, bool] | None = None, **own:
         )
     table = _toml(file)
     for key, value in list(table.items()):
-        if isinstance(value, dict) and value.pop("own", False):
+        if is_from_python(value):
             known = traits or {} if key == "algorithm" else {}
             table[key] = own[key] if key in own else Component.not_given(FROM_PYTHON[key], value, **known)
     return Experiment.make(table, where=str(file))
@@ -139,7 +139,7 @@ def check_same_experiment(path: Path, experiment: Experiment) -> None:
 
 def _completed(table: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
     """Return a table with the defaults of settings that did not exist yet when it was written."""
-    own = {key: value for key, value in table.items() if isinstance(value, dict) and "own" in value}
+    own = {key: value for key, value in table.items() if is_from_python(value)}
     try:
         whole = Experiment.make({**table, **{key: getattr(experiment, key) for key in own}})
     except FedarenaError:  # it has a setting that no longer exists, and differs by it
@@ -192,11 +192,12 @@ def reopen(path: Path, context: ExperimentContext) -> None:
 
 
 def fingerprints(context: ExperimentContext) -> dict[str, str]:
-    """Return the hashes of the data, the partition and the initial model."""
+    """Return the hashes of the data, the partition and the initial model, with layers that are clients' own."""
+    initial = context.initial if context.parts is None else context.task.initial
     return {
         "data_sha256": context.data.fingerprint(),
         "partition_sha256": context.owners.fingerprint(),
-        "model_sha256": sha256(context.initial),
+        "model_sha256": sha256(initial),
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.comparison_plan import Plan
-from fedarena.config.components import title_of
+from fedarena.config.components import is_from_python, title_of
 
 STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
 
@@ -43,7 +43,9 @@ class RunSummary:
 
     def settings(self, key: str) -> dict[str, Any]:
         """Return the settings of a component."""
-        return {k: v for k, v in part_table(self.table, key).items() if k not in ("name", "own")}
+        table = part_table(self.table, key)
+        hidden = ("name", "own") if is_from_python(table) else ("name",)
+        return {k: v for k, v in table.items() if k not in hidden}
 
 
 def part_table(table: dict[str, Any], key: str) -> dict[str, Any]:
