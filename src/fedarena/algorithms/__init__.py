@@ -18,13 +18,14 @@ from fedarena.algorithms.ditto import Ditto
 from fedarena.algorithms.fedasync import FedAsync
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
+from fedarena.algorithms.fedbn import FedBN
 from fedarena.algorithms.fedbuff import FedBuff
 from fedarena.algorithms.feddyn import FedDyn
 from fedarena.algorithms.fedfa import FedFA
 from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedarena.algorithms.fedpage import FedPAGE
-from fedarena.algorithms.fedper import FedBN, FedPer
+from fedarena.algorithms.fedper import FedPer
 from fedarena.algorithms.fedproto import FedProto
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx

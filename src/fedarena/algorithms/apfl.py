@@ -40,6 +40,7 @@ class APFL(Algorithm):
     personal = True
     common_score = "shared"
     beyond_steps = "gradients at several models"
+    fastest_path = "tape"
 
     def remember(self, w: Vector) -> OwnMixture:
         """v_k = w_0."""

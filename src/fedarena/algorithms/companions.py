@@ -61,6 +61,11 @@ class Companion(Algorithm):
         return self.own_use or self.base.beyond_steps
 
     @property
+    def fastest_path(self) -> Literal["compiled", "tape", "autograd"]:  # type: ignore[override]
+        """Return the fastest path of the algorithm inside."""
+        return self.base.fastest_path
+
+    @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
         """Return the steps of the algorithm inside."""
         return self.base.steps_a_round
@@ -94,6 +99,14 @@ class Companion(Algorithm):
     def broadcast(self, state: Any) -> Any:
         """Return the message of the algorithm inside."""
         return self.base.broadcast(state)
+
+    def measured(self, state: Any) -> Any:
+        """Return the message of the algorithm inside to clients whose loss is measured."""
+        return self.base.measured(state)
+
+    def starts(self, message: Any, client_state: Any) -> tuple[Vector, ...]:
+        """Return the models with which a client of the algorithm inside may begin."""
+        return self.base.starts(message, client_state)
 
     def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
         """Update the state as the algorithm inside does."""

@@ -29,6 +29,8 @@ class FedDyn(Algorithm):
 
     alpha: Annotated[float, Gt(0)] = 0.1
 
+    proximal_setting = "alpha"
+
     def check(self, setting: Setting) -> None:
         """Refuse a weight with which gradient steps on the proximal term diverge."""
         check_proximal_weight("feddyn", setting.lr, self.alpha, "alpha")

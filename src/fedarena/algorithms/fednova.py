@@ -38,6 +38,8 @@ class FedNova(Algorithm):
     server_lr: Annotated[float, Gt(0)] = 1.0
     tau_eff: Literal["norm", "steps"] = "norm"
 
+    proximal_setting = "mu"
+
     def check(self, setting: Setting) -> None:
         """Refuse other optimizers, momentum that is kept between rounds, and a proximal term that diverges."""
         check_plain_sgd("fednova", setting, "measures the local work as that of SGD")

@@ -1,11 +1,10 @@
 """FedPer: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization Layers", 2019,
-arXiv:1912.00818. FedBN: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
-Normalization", 2021, arXiv:2102.07623. Both are an averaging algorithm, FedAvg or another, with own layers."""
+arXiv:1912.00818. It is an averaging algorithm, FedAvg or another, with own layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedarena.algorithms.base import Setting, Vector, Work
 from fedarena.algorithms.companions import Companion
@@ -24,6 +23,12 @@ class OwnLayers(Companion):
     def learns_own_models(self) -> bool:
         """Return true: client states hold the own layers."""
         return True
+
+    @property
+    def fastest_path(self) -> Literal["compiled", "tape", "autograd"]:  # type: ignore[override]
+        """Return the path of the algorithm inside; the kernels do not know a proximal term on some of the weights."""
+        weight = getattr(self.base, self.base.proximal_setting) if self.base.proximal_setting else 0.0
+        return "tape" if weight and self.own_layers and super().fastest_path == "compiled" else super().fastest_path
 
     def check(self, setting: Setting) -> None:
         """Refuse algorithms that need more than local training from a client: only that reaches the own layers."""
@@ -55,21 +60,3 @@ class FedPer(OwnLayers):
     def own_layers(self) -> tuple[str, ...]:
         """Return the layers that the settings name."""
         return self.own
-
-
-@register("algorithm", "fedbn", paper="Li et al. 2021, arXiv:2102.07623")
-@dataclass(frozen=True)
-class FedBN(OwnLayers):
-    """The normalisation layers of each client's model are its own, with weights and statistics; the rest is averaged."""
-
-    unseen_own = "mean"
-
-    @property
-    def own_layers(self) -> tuple[str, ...]:
-        """Return all normalisation layers."""
-        return ("norm",)
-
-    def unseen_model(self, message: Any, client_state: Any, work: Work, steps: int) -> Vector:
-        """Start from the mean of the own weights, and train these alone; the statistics are those of the client's samples."""
-        w: Vector = message.w
-        return work.train(w, steps=steps, only="own").w if steps else w

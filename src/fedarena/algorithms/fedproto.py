@@ -54,6 +54,7 @@ class FedProto(Algorithm):
     personal = True
     common_score = "none"
     beyond_steps = "the mean representation of the samples of each class"
+    fastest_path = "autograd"
 
     def check(self, setting: Setting) -> None:
         """Refuse a task without classes, and a model without a representation."""
@@ -71,6 +72,14 @@ class FedProto(Algorithm):
     def broadcast(self, state: FedProtoState) -> Prototypes:
         """Send the prototypes of all classes, and no model."""
         return Prototypes(state.rows)
+
+    def measured(self, state: FedProtoState) -> Prototypes:
+        """Send nothing: clients measure their own models."""
+        return Prototypes(state.rows[:0])
+
+    def starts(self, message: Prototypes, own_w: Vector) -> tuple[Vector, ...]:
+        """Return the client's own model."""
+        return (own_w,)
 
     def client(self, message: Prototypes, own_w: Vector, work: Work) -> Reply:
         """w_k <- local SGD on F_k + lambda |z - prototype of its class|^2; send the mean z of each class of the client."""

@@ -27,6 +27,8 @@ class FedProx(Algorithm):
     straggler_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
     epochs_min: Annotated[int, Ge(0)] = 1
 
+    proximal_setting = "mu"
+
     @property
     def straggler_settings(self) -> tuple[float, int]:
         """Return the share of clients that stop early, and the fewest epochs of one (section 5.2)."""

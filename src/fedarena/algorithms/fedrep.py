@@ -25,6 +25,7 @@ class FedRep(Algorithm):
 
     personal = True
     common_score = "none"
+    fastest_path = "tape"
 
     @property
     def own_layers(self) -> tuple[str, ...]:
@@ -33,7 +34,8 @@ class FedRep(Algorithm):
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """h_k <- SGD(h_k; B_t), B_k <- SGD(B_t; h_k); send B_t - B_k."""
-        work.train(message.w, epochs=self.head_epochs, only="own")
+        if self.own:
+            work.train(message.w, epochs=self.head_epochs, only="own")
         out = work.train(message.w, epochs=self.body_epochs, only="shared")
         return Reply(Step(message.w - out.w), weight=work.rows)
 

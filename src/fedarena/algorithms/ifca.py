@@ -64,6 +64,14 @@ class IFCA(Algorithm):
         """Send all models."""
         return state
 
+    def measured(self, state: ClusterModels) -> ClusterModels:
+        """Send all models: a client's loss is that of the one that it would train."""
+        return state
+
+    def starts(self, message: ClusterModels, client_state: None) -> tuple[Vector, ...]:
+        """Return the model of each cluster."""
+        return message.each
+
     def client(self, message: ClusterModels, client_state: None, work: Work) -> Reply:
         """j = argmin F_k(w_j); send w_j - w_k after local SGD from w_j, and j."""
         j = self.choice(message, work)

@@ -25,6 +25,7 @@ class MOON(Algorithm):
     temperature: Annotated[float, Gt(0)] = 0.5
 
     beyond_steps = "a loss of its own"
+    fastest_path = "autograd"
 
     def check(self, setting: Setting) -> None:
         """Refuse a model without a representation."""

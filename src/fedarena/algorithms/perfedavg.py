@@ -29,6 +29,7 @@ class PerFedAvg(Algorithm):
     personal = True
     common_score = "shared"
     beyond_steps = "gradients at several models"
+    fastest_path = "tape"
     learns_own_models = False
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:

@@ -31,6 +31,7 @@ class PFedMe(Algorithm):
     personal = True
     common_score = "shared"
     beyond_steps = "gradients at several models"
+    fastest_path = "tape"
 
     def check(self, setting: Setting) -> None:
         """Refuse a weight with which gradient steps on the proximal term, or steps of w by it, diverge."""

@@ -260,11 +260,14 @@ class ExperimentContext:
 
     @property
     def training_path(self) -> str:
-        """Return which code trains: the kernels, or the next path where they do not know the optimizer."""
+        """Return which code trains: the kernels, or the next path where they do not know the optimizer or algorithm."""
         if self.experiment.local.privacy is not None:
             return self.private_task.path
-        path = self.task.path
-        return "tape" if path.startswith("compiled") and not can_be_compiled(self.task, self.experiment.local) else path
+        path, fastest = self.task.path, self.algorithm.fastest_path
+        if fastest == "autograd":
+            return fastest
+        is_compiled = fastest == "compiled" and can_be_compiled(self.task, self.experiment.local)
+        return "tape" if path.startswith("compiled") and not is_compiled else path
 
     def class_counts(self, rows: Rows) -> NDArray[np.int64]:
         """Return how many of these rows have each class."""

@@ -13,7 +13,7 @@ from fedarena.algorithms.base import Pull, Vector
 from fedarena.algorithms.step_batch import OwnGradient, StepBatch
 from fedarena.config.settings_tables import Local
 from fedarena.engine.adam import Adam
-from fedarena.models.task import Task, as_tensor
+from fedarena.models.task import Task, as_tensor, torch_untouched
 
 Change = Callable[[Vector, Vector], Vector]
 Step = Callable[[Tensor, Tensor, float], float]  # of (x, y, lr); returns the loss
@@ -35,18 +35,29 @@ class GradientBatch:
         self.weights = task.sample_weights
         self.loss: float | None = None  # of the first gradient
         self.is_other = False
+        self.random = torch.default_generator.get_state()
 
     def gradient(self, w: Vector) -> Vector:
-        """Return the gradient of the mean loss over the batch at `w`, clipped and with weight decay as in every step."""
-        is_first, task = self.loss is None and not self.is_other, self.task
-        before = None if is_first or not task.has_batchnorm else task.buffers()
-        task.load(w)
-        task.sample_weights = self.weights
-        g = torch.zeros_like(task.flat)
-        loss = add_gradient(task, self.local, self.x, self.y, g, task.views(g))
+        """Return the gradient of the mean loss over the batch at `w`, clipped and with weight decay as in every step.
+
+        All gradients of a step drop out alike. BatchNorm statistics and random numbers move on once, as in a usual step.
+        """
+        if self.loss is None and not self.is_other:
+            return self._gradient(w)
+        before = self.task.buffers() if self.task.has_batchnorm else None
+        with torch_untouched():
+            torch.default_generator.set_state(self.random)
+            g = self._gradient(w)
+        if before is not None:
+            self.task.load_buffers(before)
+        return g
+
+    def _gradient(self, w: Vector) -> Vector:
+        self.task.load(w)
+        self.task.sample_weights = self.weights
+        g = torch.zeros_like(self.task.flat)
+        loss = add_gradient(self.task, self.local, self.x, self.y, g, self.task.views(g))
         self.loss = loss if self.loss is None else self.loss
-        if before is not None:  # BatchNorm statistics count each step once
-            task.load_buffers(before)
         return g.cpu().numpy()
 
     def another(self) -> StepBatch:

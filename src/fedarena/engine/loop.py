@@ -102,7 +102,7 @@ class TrainingLoop:
 
     def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """Run one round: select clients, let the algorithm make its exchanges and update the server, update buffers."""
-        losses = lambda clients: self._measure(round, state.w, clients)
+        losses = lambda clients: self._measure(round, state, clients)
         exchange = RoundExchange(round, self.clients, self.exchange, losses)  # selects the clients
         after = self.algorithm.round(state, exchange)
         self._update_buffers(after, exchange)
@@ -131,9 +131,10 @@ class TrainingLoop:
             self.run_notes.add("sums stay masked, too few clients answered", f"round {round.round + 1}")
         return mean
 
-    def _measure(self, round: int, w: Vector, clients: Clients) -> Numbers:
+    def _measure(self, round: int, state: Any, clients: Clients) -> Numbers:
         """Ask clients for the loss of the current model, for a rule that selects by it; NaN for one without an answer."""
-        common, losses = Broadcast(Model(w), self.buffers), np.full(len(clients), np.nan)
+        common = Broadcast(self.algorithm.measured(state), self.buffers)
+        losses = np.full(len(clients), np.nan)
         asked = [(i, k) for i, k in enumerate(clients.tolist()) if not self.clients.drops_out(round, k)]
         tasks = [LossTask(round, k, self.store.client_state(k)) for _, k in asked]
         for (i, k), loss in zip(asked, in_order(self.runtime.map(tasks, common)), strict=True):

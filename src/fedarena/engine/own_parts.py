@@ -20,6 +20,7 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.models.task import Buffers, Task
 
 Mask = NDArray[np.bool_]
+NamePredicate = Callable[[str], bool]
 NORMS = (
     nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm,
 )  # fmt: skip
@@ -74,13 +75,13 @@ def _joined(mask: Mask, shared: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]
     return out
 
 
-def find_own_parts(task: Task, layers: Sequence[str], all_buffers: bool) -> OwnParts | None:
+def find_own_parts(task: Task, layers: Sequence[str | NamePredicate], all_buffers: bool) -> OwnParts | None:
     """Return the parts of a model whose own layers these are; None where nothing is own.
 
-    A layer is "norm" (all normalisation layers), "head" (the last layer), "last:2" (the last two layers with weights), or
-    a name or pattern of parameters. With `all_buffers` all statistics are own.
+    A layer is "norm" (all normalisation layers), "head" (the last layer), "last:2" (the last two layers with weights), a
+    name or pattern of parameters, or a predicate on their names. With `all_buffers` all statistics are own.
     """
-    chosen = [_selector(task, layer) for layer in layers]
+    chosen = [_selector(task, layer) if isinstance(layer, str) else layer for layer in layers]
 
     def is_own(name: str) -> bool:
         return any(fits(name) for fits in chosen)
@@ -105,7 +106,7 @@ def _mask(entries: Iterator[tuple[str, int, bool]]) -> Mask:
     return np.concatenate(pieces) if pieces else np.empty(0, np.bool_)
 
 
-def _selector(task: Task, layer: str) -> Callable[[str], bool]:
+def _selector(task: Task, layer: str) -> NamePredicate:
     """Return whether a parameter or buffer of a given name belongs to a layer that a user named."""
     modules = dict(task.module.named_modules())
     if layer == "norm":

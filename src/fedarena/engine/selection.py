@@ -152,8 +152,6 @@ def check_selection(context: ExperimentContext) -> None:
         problem = f"all clients take part in every round of {algorithm}, and {name} has none to select"
     elif not samples_uniformly(context.algorithm):
         problem = f"{algorithm} selects clients by a rule of its own, and not by {name}"
-    elif context.algorithm.common_score == "none" and (rule.asks_losses or rule.reports_squared_loss):
-        problem = f"{name} needs the loss of the server's model, and {algorithm} has no complete one"
     if problem:
         raise BadValue(problem, remedy="leave out select, or choose an algorithm such as fedavg", where="select")
     uses_losses = rule.asks_losses or rule.reports_squared_loss

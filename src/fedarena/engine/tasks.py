@@ -200,7 +200,7 @@ class ClientTask:
         work = ClientWork(
             context, self.client, number, state, self.round, batched, self.exchange_number, start, common.buffers
         )
-        measured = self._squared_loss(context, start)
+        measured = self._squared_loss(context, common, state)
         partial = None if parts is None else PartialWork(work, parts, state.own_weights(parts))
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
@@ -241,13 +241,13 @@ class ClientTask:
         )
         return ClientAnswer(report, reply, after)
 
-    def _squared_loss(self, context: ExperimentContext, w: Vector | None) -> float | None:
+    def _squared_loss(self, context: ExperimentContext, common: Broadcast, state: ClientState) -> float | None:
         """Return the mean squared loss of the received model, at the first exchange of a round, where a rule needs it."""
         rule = context.selection_rule
-        if rule is None or not rule.reports_squared_loss or self.exchange_number or w is None:
+        if rule is None or not rule.reports_squared_loss or self.exchange_number:
             return None
-        losses = training_losses(context, self.client, self.round, w)
-        return float(np.square(losses).mean())
+        losses = training_losses(context, self.client, self.round, common, state)
+        return None if losses is None else float(np.square(losses).mean())
 
     def _next_state(
         self,

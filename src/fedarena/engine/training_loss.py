@@ -16,8 +16,20 @@ from fedarena.models.task import torch_seeded
 FORWARD_SHARE = 1 / 3  # of the time of a training step: a forward pass without a backward pass, which is twice as long
 
 
-def training_losses(context: ExperimentContext, client: int, round: int, w: Vector) -> NDArray[np.float64]:
-    """Return the loss of these weights on each training sample of a client; buffers are those of the loaded model."""
+def training_losses(
+    context: ExperimentContext, client: int, round: int, common: Broadcast, state: ClientState
+) -> NDArray[np.float64] | None:
+    """Return the loss on each training sample of the model with which a client would begin, the one with the least mean.
+
+    BatchNorm statistics are those of the loaded model. There is no loss where the message has no model.
+    """
+    starts, parts = context.algorithm.starts(common.message, state.kept), context.parts
+    complete = [w if parts is None else parts.join(w, state.own_weights(parts)) for w in starts]
+    losses = [_losses(context, client, round, w) for w in complete]
+    return losses[int(np.argmin([each.mean() for each in losses]))] if losses else None
+
+
+def _losses(context: ExperimentContext, client: int, round: int, w: Vector) -> NDArray[np.float64]:
     context.task.load(w)
     seed = torch_seed(context.experiment.seed_for("evaluate"), "evaluate", round, client)
     with torch_seeded(seed):  # some models draw random numbers even in evaluation
@@ -28,16 +40,16 @@ def training_losses(context: ExperimentContext, client: int, round: int, w: Vect
 
 @dataclass(frozen=True)
 class LossTask:
-    """The mean loss of the broadcast model on one client's training samples."""
+    """The mean loss on one client's training samples of the model with which it would begin."""
 
     round: int
     client: int
     state: ClientState | None = None  # whose BatchNorm statistics are used, where they are the client's own
 
     def run(self, context: ExperimentContext, common: Broadcast) -> float:
-        """Load the model and return its loss."""
-        state = self.state or ClientState()
+        """Load the client's BatchNorm statistics and return the loss."""
+        state = self.state or ClientState(context.algorithm.remember(context.initial))
         context.task.load_buffers(state.complete_buffers(context.parts, common.buffers))
-        w = state.complete_weights(context.parts, common.message.w)
-        assert w is not None
-        return float(training_losses(context, self.client, self.round, w).mean())
+        losses = training_losses(context, self.client, self.round, common, state)
+        assert losses is not None, "the algorithm's message `measured` has a model"
+        return float(losses.mean())
