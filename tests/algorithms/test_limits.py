@@ -15,21 +15,26 @@ import pytest
 from tests.algorithms.test_companions import Balanced
 from tests.algorithms.test_fedavg import small_net, weights
 from tests.support.federations import Quadratic, blobs, quadratics
+from tests.support.trainings import same_bits, trained
 
 import fedarena as fa
 from fedarena.algorithms import (
     AFL,
+    APFL,
     IFCA,
     MOON,
     Bulyan,
     CenteredClip,
     CoLearning,
+    Ditto,
     FedAvgM,
     FedIR,
     FedNova,
     FedPAGE,
     FedPer,
+    FedProto,
     FedProx,
+    FedRep,
     FedVC,
     FineTune,
     GeometricMedian,
@@ -38,6 +43,7 @@ from fedarena.algorithms import (
     MultiKrum,
     NormBound,
     PerFedAvg,
+    PFedMe,
     QFedAvg,
     Scaffold,
     TrimmedMean,
@@ -89,6 +95,7 @@ class Row:
     a: Any
     b: Any = "fedavg"
     both: dict[str, Any] = field(default_factory=dict)
+    only_a: dict[str, Any] = field(default_factory=dict)
     only_b: dict[str, Any] = field(default_factory=dict)
     within: float = 0.0
 
@@ -112,6 +119,14 @@ MATRIX = {
     "fedper without own layers": Row(FedPer(own=())),
     "fedper without own layers, heavy": Row(FedPer(own=()), both=HEAVY),
     "fedbn without norm layers": Row("fedbn"),
+    "fedrep without own layers": Row(FedRep(own=()), both={"local": {**EPOCHS, "epochs": 1}}),
+    "pfedme, one step from w on": Row(
+        PFedMe(lam=2.0, steps=1, own_lr=0.05),
+        both=EXACT,
+        within=1e-10,
+        only_a={"local": {**EPOCHS, "lr": 0.5, "epochs": 2}},
+        only_b={"local": {**EPOCHS, "epochs": 2}},
+    ),
     "finetune": Row(FineTune(epochs=2)),
     "finetune around scaffold": Row(FineTune(base=Scaffold(), steps=3), "scaffold"),
     "fedprox without a spring": Row(FedProx(mu=0.0)),
@@ -174,7 +189,7 @@ def test_matrix(name: str, on: str) -> None:
         both["partition"] = Balanced()
     if on == "network" and name.startswith("fedvc"):
         both["clients"] = 12  # of 192 rows: 16 each
-    a, b = play(on, row.a, **both), play(on, row.b, **{**both, **row.only_b})
+    a, b = play(on, row.a, **{**both, **row.only_a}), play(on, row.b, **{**both, **row.only_b})
     if row.within:
         np.testing.assert_allclose(weights(a), weights(b), rtol=0, atol=row.within)
     else:
@@ -182,6 +197,60 @@ def test_matrix(name: str, on: str) -> None:
     data, experiment = problem(on, **both)
     start = open_context(Experiment.make(data, **experiment)).initial
     assert np.abs(weights(a) - start).max() > 1e-2  # they did learn something
+
+
+# Models of clients, and the server's beside them: bit by bit, on autograd and in full participation
+
+SHARED_IS_FEDAVG = [
+    Ditto(lam=0.3),
+    APFL(alpha=0.3),
+    APFL(adapt=True),
+    PerFedAvg(inner_lr=0.0),
+    FineTune(),
+    IFCA(clusters=1),
+]
+OWN_IS_LOCAL = [
+    Ditto(lam=0.0), APFL(alpha=1.0), FedPer(own=("*",)), FedRep(own=("*",), head_epochs=2, body_epochs=0),
+]  # fmt: skip
+OWN_IS_SHARED = [
+    APFL(alpha=0.0),
+    PerFedAvg(inner_lr=0.0),
+    FineTune(steps=0),
+    FineTune(base=Scaffold(), epochs=0),
+    IFCA(1),
+]
+
+
+def ends(on: str, folder: Path, *algorithms: Any) -> Any:
+    data, experiment = problem(on, fast=False, share=1.0)
+    return (trained(data, algorithm, folder, **experiment) for algorithm in algorithms)
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("algorithm", SHARED_IS_FEDAVG, ids=repr)
+def test_the_shared_model_is_that_of_fedavg(algorithm: Any, on: str, tmp_path: Path) -> None:
+    ours, average = ends(on, tmp_path, algorithm, "fedavg")
+    assert same_bits(ours.state.w, average.state.w)
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("algorithm", OWN_IS_LOCAL, ids=repr)
+def test_models_of_clients_are_those_of_local_training(algorithm: Any, on: str, tmp_path: Path) -> None:
+    ours, alone = ends(on, tmp_path, algorithm, "local")
+    assert same_bits(ours.own, alone.own)
+    assert not same_bits(ours.own[0], ours.own[1])
+
+
+def test_weights_of_fedproto_without_its_term_are_those_of_local_training(tmp_path: Path) -> None:
+    ours, alone = ends("network", tmp_path, FedProto(lam=0.0), "local")
+    assert same_bits(ours.kept, alone.kept)
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("algorithm", OWN_IS_SHARED, ids=repr)
+def test_models_of_clients_are_the_shared_one(algorithm: Any, on: str, tmp_path: Path) -> None:
+    (ours,) = ends(on, tmp_path, algorithm)
+    assert same_bits(ours.own, [ours.state.w] * len(ours.own))
 
 
 # What holds for all

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from tests.algorithms.test_fedavg import on_blobs, small_net
 from tests.support.federations import blobs
+from tests.support.trainings import same_bits, trained
 from torch import nn
 
 import fedarena as fa
-from fedarena.algorithms import FedBN, FedPer, FedProx, FedRep, FedSGD, Scaffold
+from fedarena.algorithms import FedAvg, FedBN, FedPer, FedProx, FedRep, FedSGD, Scaffold
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.client import ClientState, ClientWork
@@ -42,6 +43,16 @@ def test_a_model_that_is_all_own_is_local_training(tmp_path: Path, fast: bool) -
         np.testing.assert_array_equal(a, b)
     assert own.records[-1].bytes_down == 0
     assert own.own_metrics == pytest.approx(alone.own_metrics, rel=1e-6)  # batches of predictions differ
+
+
+def test_own_statistics_and_dropout_are_those_of_local_training(tmp_path: Path) -> None:
+    drops = lambda: normed().insert(3, nn.Dropout(0.3))
+    settings: dict[str, Any] = {"model": drops, "rounds": 3, "clients": 4, "partition": SKEWED["partition"]}
+    alone, own = (trained(blobs(), a, tmp_path, **settings) for a in ("local", FedPer(own=("*",))))
+    assert same_bits(own.own, alone.own)
+    statistics = [[state.buffers.values for state in end.clients if state.buffers is not None] for end in (own, alone)]
+    assert len(statistics[0]) == 4
+    assert same_bits(*statistics)
 
 
 @pytest.mark.parametrize("algorithm", ["fedper", "fedrep", FedPer(base=FedProx()), FedPer(base=Scaffold())])
@@ -96,13 +107,31 @@ def test_frozen_layers_and_their_statistics_do_not_move_by_a_bit(optimizer: dict
     assert np.abs(out.w - body).max() > 1e-3
 
 
-def test_fedrep_is_its_pseudocode() -> None:
+def test_a_frozen_head_keeps_its_own_statistics() -> None:
+    """The head has a norm layer: its weights and statistics move in the first phase, and not by a bit in the second."""
+    tail = lambda: nn.Sequential(*normed(), nn.BatchNorm1d(3))
+    whole, work = opened_work(FedRep(own=("last:2",)), tail, local={"lr": 0.05, "batch": 8, "momentum": 0.9})
+    parts = work.parts
+    body, before = whole.context.initial, whole.task.buffers()
+    assert parts.values.sum() == 6  # mean and variance of three outputs
+    work.train(body, epochs=2, only="own")
+    fitted, head = whole.task.buffers(), work.own
+    assert (fitted.values != before.values).tolist() == parts.values.tolist()
+    work.train(body, epochs=2, only="shared")
+    after = whole.task.buffers()
+    assert same_bits(work.own, head)
+    assert same_bits(parts.own_buffers(after).values, parts.own_buffers(fitted).values)
+    assert parts.own_buffers(after).counters.tolist() == parts.own_buffers(fitted).counters.tolist()
+    assert not same_bits(parts.shared_buffers(after).values, parts.shared_buffers(fitted).values)
+
+
+def test_fedrep_is_its_pseudocode(tmp_path: Path) -> None:
     """Two linear layers, full batches: against a loop in numpy."""
     linear = lambda: nn.Sequential(nn.Linear(6, 4, bias=False), nn.Linear(4, 3, bias=False))
     settings: dict[str, Any] = {"clients": 4, "partition": {"name": "label_dirichlet", "beta": 0.5}, "dtype": "float64"}
     settings |= {"rounds": 3, "local": {"lr": 0.1, "batch": float("inf")}, "model": linear}
     settings |= {"algorithm": FedRep(head_epochs=3, body_epochs=2)}
-    run = fa.run(blobs(), out=False, runtime="serial", **settings)
+    run = fa.run(blobs(), out=tmp_path / "run", runtime="serial", **settings)
     context = open_context(Experiment.make(blobs(), **settings))
     body, head = np.split(context.task.initial, [24])
     body, heads = body.reshape(4, 6), [head.reshape(3, 4)] * 4
@@ -127,6 +156,8 @@ def test_fedrep_is_its_pseudocode() -> None:
             bodies.append(own)
         body = np.average(bodies, axis=0, weights=n)
     np.testing.assert_allclose(run.state["0.weight"], body, rtol=0, atol=1e-10)
+    for found, expected in zip(models(run), heads, strict=True):
+        np.testing.assert_allclose(found[24:], expected.ravel(), rtol=0, atol=1e-10)
 
 
 def test_fedbn_keeps_weights_and_statistics_of_norm_layers(tmp_path: Path) -> None:
@@ -161,6 +192,51 @@ def test_layers_are_named_in_four_ways() -> None:
         np.testing.assert_array_equal(parts.join(parts.shared(task.initial), parts.initial), task.initial)
     assert find_own_parts(task, [], False) is None
     assert find_own_parts(task, ["norm"], False).values.sum() == 16  # type: ignore[union-attr]
+
+
+class OwnBiases(FedPer):
+    """Every bias is the client's own, by a predicate on the names of parameters."""
+
+    @property
+    def own_layers(self) -> Any:
+        return (lambda name: name.endswith("bias"),)
+
+
+def test_a_predicate_on_names_chooses_layers() -> None:
+    parts = opened_work(OwnBiases())[0].context.parts
+    assert parts is not None
+    sizes = [48, 8, 8, 8, 24, 3]  # weights and biases in turn
+    assert parts.weights.tolist() == np.repeat([False, True] * 3, sizes).tolist()
+
+
+@pytest.mark.parametrize("name", ["fedbn", "fedper", "fedrep", "fedproto"])
+def test_a_comparison_on_common_samples_refuses_it_by_name(name: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": normed, "clients": 4, "rounds": 1, "repeats": 2, "baseline": False}
+    with pytest.raises(BadValue, match=f"{name} has no complete common model") as refused:
+        fa.compare(blobs(), [name, "fedavg"], evaluate_on="common", out=tmp_path / "c", **options)
+    assert refused.value.where == f"{name}, --evaluate-on"
+
+
+@pytest.mark.slow
+def test_the_setting_own_is_not_the_mark_of_an_algorithm_from_python(tmp_path: Path) -> None:
+    """Runs are read back and verified, comparisons resumed and reported with a verdict."""
+    settings: dict[str, Any] = {"model": "mlp_2nn", "clients": 4, "rounds": 1}
+    algorithm = {"name": "fedper", "own": ["last:2"]}
+    run = fa.run("digits", algorithm=algorithm, out=tmp_path / "run", runtime="serial", **settings)
+    assert fa.load(tmp_path / "run").experiment == run.experiment
+    assert run.experiment.algorithm.made.own_layers == ("last:2",)
+    assert fa.verify(tmp_path / "run", runtime="serial").same
+    fa.compare("digits", ["fedper:own=head", "fedavg"], seeds=2, workers=1, out=tmp_path / "c", **settings)
+    found = fa.compare(resume=tmp_path / "c", workers=1)
+    assert found.plan.evaluate_on == "own"
+    page = found.report(tmp_path / "page.html").read_text()
+    assert "no pairs" not in page
+    assert "fedper:own=head" in page
+
+
+@pytest.mark.parametrize("algorithm", [FedBN(), FedPer(own=())])
+def test_where_no_layer_is_own_there_is_a_common_score(algorithm: Any) -> None:
+    assert on_blobs(algorithm).metrics == on_blobs(FedAvg()).metrics
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tests.algorithms.test_fedavg import on_blobs, small_net
 from tests.support.federations import blobs
+from tests.support.trainings import records
 
 import fedarena as fa
 from fedarena.algorithms.base import Vector, Work
-from fedarena.engine.record import TIMES
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,6 @@ class Adapted(fa.FedAvg):
 
 class Alone(Adapted):
     common_score = "none"
-
-
-def records(run: fa.Run, *aside: str) -> str:
-    """All numbers of a run but times, as text: there nan is nan."""
-    return repr([{k: v for k, v in vars(r).items() if k not in (*TIMES, *aside)} for r in run.records])
 
 
 def test_a_hook_that_trains_leaves_no_trace_in_the_run() -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.algorithms.test_fedavg import on_blobs
+from tests.algorithms.test_fedavg import on_blobs, small_net
+from tests.support.federations import blobs
 from tests.test_docs import rows_of_table
 
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.setup import open_context
+from fedarena.engine.training_loss import LossTask
 from fedarena.experiments.component_checks import check_component
 from fedarena.federation.consent import what_leaves
 
@@ -46,14 +52,73 @@ def test_losses_of_single_clients_are_refused_where_they_must_not_be_seen(select
         on_blobs(select=select, local={"privacy": {"clip": 1.0, "noise": 1.0}})
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["fedprox", "scaffold", "feddyn", "fednova", "cyclic", "fedpage", "qfedavg", "median"]
+REFUSING = (
+    "fedasync",
+    "fedbuff",
+    "coop",
+    "afl",
+    "fsvrg",
+    "local",
+    "centralized",
+    "local_trees",
+    "centralized_trees",
+    "fedvc",
 )
+BUILT_IN = [name for name, entry in components("algorithm").items() if entry.make.__module__.startswith("fedarena")]
+
+
+@pytest.mark.parametrize("algorithm", sorted({*BUILT_IN} - {*REFUSING}))
 @pytest.mark.parametrize("select", LOSSES)
-def test_rules_go_with_synchronous_algorithms(algorithm: str, select: str) -> None:
+def test_rules_go_with_every_synchronous_algorithm(algorithm: str, select: str) -> None:
+    """Rounds in which an algorithm asks all clients, as histboost and FedPAGE do in the first, select none."""
     run = on_blobs(algorithm, clients=6, share=0.5, select=select, rounds=3)
     assert [r.selected for r in run.records if r.answered < 6] == [3] * sum(r.answered < 6 for r in run.records)
-    assert not run.notes
+    assert not [note for note in run.notes if "the model" not in note]
+
+
+def test_candidates_alone_are_a_uniform_selection_to_the_bit() -> None:
+    chosen = {"name": "power_of_choice", "d": 3, "candidates": "uniform"}
+    drawn, usual = (on_blobs(clients=6, share=0.5, select=select) for select in (chosen, None))
+    assert drawn.weights_sha256 == usual.weights_sha256
+    assert drawn.bytes == usual.bytes
+
+
+def measured(algorithm: Any, kept: Any = None, own: Any = None) -> tuple[ExperimentContext, float, Any]:
+    """Return the loss that client 1 reports for selection before round 4, and the weights of the server's first state."""
+    context = open_context(
+        Experiment.make(
+            blobs(), algorithm=algorithm, model=small_net, clients=4, partition="iid", select="power_of_choice"
+        )
+    )
+    state = context.algorithm.init(context.initial)
+    common = Broadcast(context.algorithm.measured(state), context.initial_buffers)
+    return context, LossTask(3, 1, ClientState(kept, own=own)).run(context, common), state
+
+
+def loss_of(context: ExperimentContext, w: Any) -> float:
+    context.task.load(w)
+    return float(context.evaluate(context.partition.clients[1]).loss.mean())
+
+
+def test_the_loss_is_that_of_shared_and_own_layers_together() -> None:
+    head = np.random.default_rng(0).standard_normal(27).astype(np.float32)
+    context, found, state = measured("fedper", own=head)
+    assert found == loss_of(context, np.concatenate([state.w, head]))  # the head comes last
+    assert found != loss_of(context, context.task.initial)
+
+
+def test_the_loss_is_that_of_the_best_cluster() -> None:
+    context, found, state = measured({"name": "ifca", "clusters": 4})
+    assert found == min(loss_of(context, w) for w in state.each)
+    assert found != max(loss_of(context, w) for w in state.each)
+
+
+def test_the_loss_is_that_of_a_model_which_stays_with_the_client() -> None:
+    """Nothing is sent to measure it."""
+    own = np.random.default_rng(0).standard_normal(83).astype(np.float32)
+    context, found, state = measured("fedproto", kept=own)
+    assert found == loss_of(context, own)
+    assert not context.algorithm.measured(state).rows.size
 
 
 def test_overselection_and_availability_are_respected() -> None:

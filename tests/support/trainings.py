@@ -12,7 +12,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.async_loop import open_loop
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import ClientState
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.setup import open_context
 from fedarena.models.task import Buffers
 from fedarena.runtimes.serial import SerialRuntime
@@ -43,6 +43,11 @@ def trained(data: Any, algorithm: Any, folder: Path, **settings: Any) -> Trainin
     states = [loop.store.client_state(k) or ClientState() for k in loop.clients.population]
     own = [model.message.w for _, model in loop.personal_models()]
     return Training(loop.state, loop.buffers, states, records, own)
+
+
+def records(run: Any, *aside: str) -> str:
+    """Return all numbers of all rounds but times, as text: there nan is nan."""
+    return repr([{k: v for k, v in vars(r).items() if k not in (*TIMES, *aside)} for r in run.records])
 
 
 def same_bits(a: Any, b: Any) -> bool:
