@@ -147,3 +147,9 @@ def test_the_command_writes_the_table_and_nothing_else(script: ModuleType, tmp_p
     assert "\n".join(lines) in after
     outside = lambda text: (text.split(script.BEGIN)[0], text.split(script.END)[1])
     assert outside(after) == outside(before)
+
+
+def test_the_table_of_tasks_has_every_algorithm() -> None:
+    """And no other: the command `python benchmarks/tasks.py` writes it."""
+    table = (DOCS / "tasks.md").read_text(encoding="utf-8").split("<!-- begin algorithms -->")[1]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {*ENTRIES}

@@ -19,9 +19,10 @@ from fedarena.data.dataset import strata_of
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.table_reader import read_table
 from fedarena.engine.setup import open_context
+from fedarena.results.built_model import trained_task
 from fedarena.results.json_files import write_table
 from fedarena.results.own_samples import known_division
-from fedarena.results.samples_elsewhere import open_model, read_encoding
+from fedarena.results.samples_elsewhere import read_encoding
 from fedarena.statistics import metrics
 
 
@@ -47,7 +48,7 @@ def test_one_full_batch_is_one_step_of_gradient_descent_from_the_federation_s_mo
     train, test = known_division(folder, file) or ((), ())
     x = torch.from_numpy(encoding.encode(table)[0])[train]
     y = torch.tensor([encoding.classes.index(label) for label in table["label"].to_pylist()])[train]
-    module = open_model(fa.load(folder)).task.module.train()
+    module = trained_task(fa.load(folder)).module.train()
     loss = torch.nn.functional.cross_entropy(module(x), y)
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     for (name, before), gradient in zip(module.named_parameters(), gradients, strict=True):

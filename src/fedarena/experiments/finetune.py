@@ -27,12 +27,13 @@ from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.experiments.option_checks import check_numbers
 from fedarena.experiments.run import Out, finish_run, opened_run
 from fedarena.experiments.runtime_options import RuntimeOptions
+from fedarena.results.built_model import trained_task
 from fedarena.results.json_files import read_table as read_json
 from fedarena.results.own_samples import known_division
 from fedarena.results.run import Run
 from fedarena.results.run_folder import DAMAGED
 from fedarena.results.run_loading import load_run
-from fedarena.results.samples_elsewhere import client_of, empty_dataset, open_model, read_encoding
+from fedarena.results.samples_elsewhere import client_of, empty_dataset, read_encoding
 from fedarena.runtimes.serial import SerialRuntime
 from fedarena.runtimes.single_thread import one_thread
 
@@ -86,7 +87,7 @@ def finetune(
     known = run if isinstance(run, Run) else load_run(run)
     encoding = read_encoding(known.dir)
     scale = _label_scale(known.dir, encoding)
-    start = open_model(known)
+    start = trained_task(known)
     samples, train, held_out = _samples(known, encoding, data, test, seed)
     experiment = _experiment(known.experiment, encoding, epochs, lr, batch, seed)
     name = client_of(known.dir) or "own samples"
@@ -97,8 +98,8 @@ def finetune(
     context.label_scale = scale
     with one_thread():
         build_model_and_algorithm(context)
-        context.task.module.load_state_dict(start.task.state())
-        context.task.initial = context.task.vector()
+        context.task.module.load_state_dict(start.state())
+        context.task.initial = context.initial = context.task.vector()
         evaluator = LocalEvaluator(context, SerialRuntime(context))
         before = evaluator.evaluate_shared(
             Broadcast(Model(context.initial), context.task.buffers()), evaluator.metrics

@@ -31,12 +31,13 @@ from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
 from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
 from fedarena.results import run_files, run_folder
+from fedarena.results.built_model import contradictions
 from fedarena.results.json_files import write_table
 from fedarena.results.model_file import MODEL_FACTS, ModelFacts
 from fedarena.results.run import Run, set_runner
 from fedarena.results.run_integrity import altered_files
 from fedarena.results.run_loading import load_with_changes
-from fedarena.results.samples_elsewhere import contradictions, has_samples_elsewhere, unchecked_parts
+from fedarena.results.samples_elsewhere import has_samples_elsewhere, unchecked_parts
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes

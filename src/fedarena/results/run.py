@@ -29,11 +29,12 @@ from fedarena.engine.task_metrics import (
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
+from fedarena.results.built_model import load_own_model
 from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows, read_clients
 from fedarena.results.run_summary import run_summary
 from fedarena.results.samples_elsewhere import has_samples_elsewhere
-from fedarena.results.trained_model import load_own_model, model_in_use, trained_model
+from fedarena.results.trained_model import model_in_use, trained_model
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
 from fedarena.statistics.metric_registry import DISCRETE, is_better

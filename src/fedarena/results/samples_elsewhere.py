@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.data.dataset import Dataset, Partition, unknown_labels
+from fedarena.data.dataset import Dataset, unknown_labels
 from fedarena.data.published_files import ELSEWHERE, reading
 from fedarena.data.table_encoding import TableEncoding
-from fedarena.engine.context import ExperimentContext
-from fedarena.engine.setup import make_context
-from fedarena.models.task import sha256
 from fedarena.results.json_files import read_table
-from fedarena.results.model_file import MODEL_FACTS, read_model_facts
 from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
-from fedarena.results.run_integrity import changed_checkpoint, changed_files, changed_rounds
 from fedarena.statistics.metric_registry import TaskName
 
 if TYPE_CHECKING:
@@ -69,50 +63,6 @@ def empty_dataset(encoding: TableEncoding, raw: bool = False) -> Dataset:
     y = unknown_labels(cast(TaskName, task), 0, outputs_of(encoding))
     names = encoding.classes
     return Dataset("", x, y, 0, outputs_of(encoding), class_names=names, task=task, encoding=encoding)  # type: ignore[arg-type]
-
-
-def open_model(run: Run) -> ExperimentContext:
-    """Return a context without samples, with the trained model of a run loaded; raise where there is no common model."""
-    context = _loaded(run)
-    if context.has_personal_models and client_of(run.dir) is None:
-        raise no_common_model()
-    return context
-
-
-def no_common_model() -> BadValue:
-    """Return the error about a server's folder where each client has a model of its own."""
-    return BadValue(
-        "there is no common model: each client of this federation has its own, in its own folder",
-        remedy="use the folder of a client, where `fedarena join` stored its model",
-    )
-
-
-def _loaded(run: Run) -> ExperimentContext:
-    nothing = np.empty(0, np.int64)
-    data = empty_dataset(read_encoding(run.dir), raw="forest" in run.state)
-    context = make_context(run.experiment, data, Partition([nothing], nothing, [nothing]))
-    if run.dir is not None and (run.dir / MODEL_FACTS).exists():
-        context.label_scale = read_model_facts(run.dir).label_scale
-    context.task.module.load_state_dict(run.state)
-    return context
-
-
-def contradictions(run: Run) -> list[str]:
-    """Return what in the folder of a run contradicts its records, as far as that follows without samples."""
-    assert run.dir is not None
-    found = changed_files(run.dir) + changed_checkpoint(run.dir, run.experiment.algorithm.made)
-    found += changed_rounds(run.dir, run.records)
-    stored = read_table(run.dir / "result.json", DAMAGED)
-    found += [
-        f"result.json, {name}: {stored[name]}, and the records give {value}"
-        for name, value in json.loads(as_json(run.summary())).items()
-        if name != "run_dir" and name in stored and stored[name] != value
-    ]
-    if (run.dir / PREPROCESSING).is_file():  # runs of earlier versions have none
-        task = _loaded(run).task
-        if sha256(task.vector(), task.buffers().values) != run.weights_sha256:
-            found.append("model.safetensors: not the weights that result.json names")
-    return found
 
 
 def unchecked_parts(run: Run) -> tuple[str, ...]:

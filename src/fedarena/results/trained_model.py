@@ -8,36 +8,24 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedarena.algorithms.base import Algorithm
 from fedarena.common.files import writing
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, quoted
 from fedarena.data.raw_columns import encode_raw
 from fedarena.data.table_encoding import TableEncoding
-from fedarena.engine.checkpoint import CheckpointStore
-from fedarena.models.building import build
-from fedarena.models.losses import find_loss
-from fedarena.models.task import Task, predicted_classes
-from fedarena.models.tree_task import ForestModule, TreeTask
-from fedarena.results.model_file import MODEL_FACTS, ModelFacts, read_model_facts
-from fedarena.results.run_files import read_personal_model
+from fedarena.models.task import predicted_classes
+from fedarena.models.tree_task import ForestModule
+from fedarena.results.built_model import has_facts, known_facts, trained_task
+from fedarena.results.model_file import ModelFacts
 from fedarena.results.run_folder import PREPROCESSING
-from fedarena.results.samples_elsewhere import (
-    client_of,
-    has_samples_elsewhere,
-    no_common_model,
-    open_model,
-    read_encoding,
-)
-from fedarena.statistics.metric_registry import TaskName
-from fedarena.trees.forest import Forest
+from fedarena.results.samples_elsewhere import has_samples_elsewhere, read_encoding
 
 if TYPE_CHECKING:
     from fedarena.results.run import Run
@@ -54,13 +42,13 @@ def model_in_use(run: Run, client: int | None = None) -> nn.Module:
 
     The run folder is enough: the data is read only for a run without one, or of an earlier version.
     """
-    if run.dir is None or not (run.dir / MODEL_FACTS).exists():
-        context = open_model(run) if has_samples_elsewhere(run.dir, run.experiment) else run.context(client)
-        module, facts, encoding = context.task.module, ModelFacts.of(context), context.data.encoding
+    if has_facts(run) or has_samples_elsewhere(run.dir, run.experiment):
+        facts, module = known_facts(run), trained_task(run, client).module
+        has_table = run.dir is not None and (run.dir / PREPROCESSING).exists()
+        encoding = read_encoding(run.dir) if has_table else None
     else:
-        facts = read_model_facts(run.dir)
-        encoding = read_encoding(run.dir) if (run.dir / PREPROCESSING).exists() else None
-        module = _built(run, facts, client).module
+        context = run.context(client)
+        module, facts, encoding = context.task.module, ModelFacts.of(context), context.data.encoding
     plain = encoding is None and facts.task not in ("regression", "multilabel", "survival")
     return module.eval() if plain else TrainedModel(module, facts, encoding)
 
@@ -70,52 +58,13 @@ def trained_model(run: Run, client: int | None = None) -> TrainedModel:
     model = model_in_use(run, client)
     if isinstance(model, TrainedModel):
         return model
-    known = run.dir is not None and (run.dir / MODEL_FACTS).exists()
-    facts = read_model_facts(run.dir) if known and run.dir is not None else ModelFacts.of(run.context(client))
+    facts = known_facts(run) if has_facts(run) else ModelFacts.of(run.context(client))
     if facts.task not in USABLE:
         raise BadValue(
             f"there are no predictions of the task '{facts.task}'",
             remedy="use run.model(), which is the torch module itself",
         )
     return TrainedModel(model, facts)
-
-
-def load_own_model(folder: Path | None, task: Task, algorithm: Algorithm, client: int | None) -> None:
-    """Load into a model what is one client's own, from the checkpoint of a run folder."""
-    if client is None or folder is None:
-        raise BadValue(
-            "there is no common model, each client has its own",
-            remedy="name a client: run.model(client=0), of a run that is saved in a folder",
-        )
-    if (model := read_personal_model(folder, client)) is not None:
-        task.load(model.message.w)
-        task.load_buffers(model.buffers)
-        return
-    memory = CheckpointStore.read_client_state(folder / "checkpoint", algorithm, client)  # of an earlier version
-    if memory is not None:
-        if algorithm.personal:
-            task.load(memory.kept)
-        task.load_buffers(memory.buffers or task.buffers())
-
-
-def _built(run: Run, facts: ModelFacts, client: int | None) -> Task:
-    """Return the trained model of a run, built without its data."""
-    exp, algorithm = run.experiment, run.experiment.algorithm.made
-    if "forest" in run.state:
-        forest = Forest.of(run.state["forest"].numpy())
-        trees = TreeTask(forest, find_loss(cast(TaskName, facts.task)), facts.label_scale)
-        if algorithm.personal:
-            load_own_model(run.dir, trees, algorithm, client)
-        return trees
-    options: dict[str, Any] = {"init": exp.init, "dtype": exp.dtype, "freeze": exp.freeze, "fast": False}
-    task = build(exp.model.made, facts.shape, facts.outputs, 0, is_text=facts.task == "next_symbol", **options)
-    task.module.load_state_dict(run.state)
-    local_buffers = exp.bn_buffers == "local" and task.buffers().values.size > 0
-    if (algorithm.personal or local_buffers) and not algorithm.pooled and client_of(run.dir) is None:
-        if has_samples_elsewhere(run.dir, exp):
-            raise no_common_model()
-        load_own_model(run.dir, task, algorithm, client)
-    return task
 
 
 class TrainedModel(nn.Module):
