@@ -1,8 +1,10 @@
 """For all tests: one thread for torch (two are slower on models this small, and change the bits), examples of hypothesis
-that a slow machine cannot fail, and no threads that outlive their module. CI repeats the same examples; at a desk they are
-new every time."""
+that a slow machine cannot fail, and no threads or processes that outlive their module. CI repeats the same examples; at a
+desk they are new every time."""
 
+import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +13,20 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()  # until the tests are collected: what is imported stays, and going through all of it takes seconds
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell, also by what is started
 torch.set_num_threads(1)
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+def pytest_collection_finish() -> None:
+    """Start the garbage collector, which need not look at modules and tests again: they stay to the end."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

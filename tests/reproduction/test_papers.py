@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -14,15 +15,17 @@ from fedarena.algorithms.base import Setting
 from fedarena.config.components import Component
 from fedarena.config.errors import DataMissing
 from fedarena.models.compiled import kernels
+from fedarena.reproduction import recipe_index
 from fedarena.reproduction.collect import judge_file_again
 from fedarena.reproduction.plan import ReproductionPlan
-from fedarena.reproduction.recipe_index import find_recipe, recipe_files
+from fedarena.reproduction.recipe_index import recipe_files
 from fedarena.reproduction.recipes import SIZES
 from fedarena.reproduction.reproduce import reproduce, verify_row, write_page
 from fedarena.reproduction.result import read_result
 from fedarena.reproduction.score_sheet import label
 from fedarena.results.run_folder import versions
 
+find_recipe = functools.cache(recipe_index.find_recipe)  # validates a recipe: once is enough
 ROOT = Path(__file__).parents[2]
 IDS = list(recipe_files())
 SCORES = {"best": "best_accuracy", "final": "final_accuracy"}  # measures, and what runs call them

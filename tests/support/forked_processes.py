@@ -8,6 +8,7 @@ killed. The server has run nothing before, so that a command finds the state of 
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -116,6 +117,7 @@ def run(
 
 def _execute(arguments: list[str], folder: str, environment: dict[str, str], outputs: list[str]) -> None:
     """Do in the forked process what a new interpreter does with these arguments."""
+    gc.freeze()  # what the server has imported stays, and its pages remain shared
     for number, path in enumerate(outputs, start=1):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, number)

@@ -25,10 +25,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
 from fedarena.config.errors import BadValue, check_known, quoted, repeated
 from fedarena.config.limits import check_path, check_value
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Kind = Literal["algorithm", "partition", "model", "dataset", "selection", "attack"]
 
@@ -57,6 +60,13 @@ class Parameter:
     def is_required(self) -> bool:
         """Whether a value must be given."""
         return self.default is inspect.Parameter.empty
+
+    @functools.cached_property
+    def validator(self) -> TypeAdapter[Any]:
+        """The check and conversion of values, which takes longer to build than to use."""
+        from pydantic import ConfigDict, TypeAdapter
+
+        return TypeAdapter(self.annotation, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Entry:
 
     def check(self, settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         """Return the settings converted to their types; raise an error with the place for unknown, missing or wrong ones."""
-        from pydantic import ConfigDict, TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         values, renamed = {}, getattr(self.make, "renamed", {})
         for key, value in settings.items():
@@ -112,8 +122,7 @@ class Entry:
             if isinstance(value, str) and annotation in (tuple[str, ...], tuple[str, ...] | None):
                 value = (value,)  # one name is a list of one
             try:
-                config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
-                values[key] = TypeAdapter(annotation, config=config).validate_python(value)
+                values[key] = self.parameters[key].validator.validate_python(value)
             except ValidationError as error:
                 problem = quoted(error.errors()[0]["msg"])
                 raise BadValue(

@@ -30,8 +30,9 @@ def validate_recipe(recipe: Recipe) -> Recipe:
         cells = {_shown(recipe, planned.cell) for size in SIZES for planned in recipe.cells(size)}
         choices = [choice for each in recipe.axes.values() for choice in each]
         _published(recipe, cells, choices)
+        sheet = _synthetic_scores(recipe)
         for check in recipe.checks:
-            _check(recipe, check, cells, choices)
+            _check(recipe, check, cells, choices, sheet)
         _figure(recipe)
     return recipe
 
@@ -103,7 +104,7 @@ def _is_sign(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and {*value} <= {*"-=+"}
 
 
-def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[str]) -> None:
+def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[str], sheet: ScoreSheet) -> None:
     how, where = check.how, f"check '{check.says}'"
     _need([how["measure"]], recipe.measures, "measure", where)
     for key in ("axis", "than", "mean_over", "larger"):
@@ -117,21 +118,21 @@ def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[s
         if not any(fnmatchcase(label(cell), pattern) for cell in cells):
             some = ", ".join(sorted(map(label, cells))[:4])
             raise BadValue(f"cells = '{pattern}' matches no cell", remedy=f"there are: {some}, ...", where=where)
-    _try_check(recipe, check, where)
-
-
-def _try_check(recipe: Recipe, check: RecipeCheck, where: str) -> None:
-    """Raise if the check cannot be made with synthetic scores for all cells, or has no findings."""
-    splits = range(len(recipe.splits("full")))
-    shown = [_shown(recipe, planned.cell) for planned in recipe.cells("full")]
-    scores = {m: {cell: [0.5 + 0.01 * i for i in splits] for cell in shown} for m in recipe.measures}
-    axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
     try:
-        found = check.findings(ScoreSheet(scores, recipe.published, axes, 0.2))
+        found = check.findings(sheet)
     except (KeyError, ValueError, TypeError) as error:
         raise BadValue(f"the check cannot be made: {error}", remedy="fix the check", where=where) from None
     if not found:
         raise BadValue("the check is about no cells", remedy="name cells that are run at size full", where=where)
+
+
+def _synthetic_scores(recipe: Recipe) -> ScoreSheet:
+    """Return scores for all cells, with which every check must be possible and have findings."""
+    splits = range(len(recipe.splits("full")))
+    shown = [_shown(recipe, planned.cell) for planned in recipe.cells("full")]
+    scores = {m: {cell: [0.5 + 0.01 * i for i in splits] for cell in shown} for m in recipe.measures}
+    axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
+    return ScoreSheet(scores, recipe.published, axes, 0.2)
 
 
 def _texts(how: Mapping[str, Any], key: str) -> list[str]:
