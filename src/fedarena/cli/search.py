@@ -69,9 +69,11 @@ def search(
     """
     options = passed_on(locals()) | changes.table
     from fedarena.experiments.search import search as search_settings
+    from fedarena.models.compiled import report_missing_kernels
 
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
+    report_missing_kernels()
     found = search_settings(source, overrides=changes.overrides, progress=not quiet, **options)
     print_result(found, found.as_dict() if json_ else None, json_)

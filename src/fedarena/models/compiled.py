@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.machinery
+import logging
 import math
 import os
 import platform
@@ -28,6 +29,7 @@ from fedarena.models.kernel_program import DROPOUT, LINEAR, program_of
 from fedarena.models.tape import Tape
 
 Vector = NDArray[Any]
+LOGGER = logging.getLogger(__name__)
 
 BUILDS = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}  # what torch finds -> builds that run there, the best first
 SWITCH = "FEDARENA_KERNELS"  # "off", or the name of a build: for tests, and to rule out an error of a kernel
@@ -59,6 +61,15 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
                     f"{path.name} is of another version of fedarena: install it again ({error})"
                 ) from None
     return None
+
+
+def report_missing_kernels() -> None:
+    """Log what is slower and what to do, where the package was installed without kernels that this processor could run."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if os.environ.get(SWITCH) == "off" or library() is not None:
+        return
+    remedy = "install a C++ compiler, then install fedarena again" if capability in BUILDS else f"none are for {capability}"
+    LOGGER.info("note: no compiled kernels, so networks train several times slower: %s", remedy)
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
