@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
@@ -122,7 +123,9 @@ def _other_rows(result: Comparison) -> str | None:
             if run.dir is None or other.dir is None:
                 continue
             mine, theirs = read_facts(run.dir), read_facts(other.dir)
-            if any(mine.get(key) != theirs.get(key) for key in SAME):
+            has_forest = any(isinstance(one.experiment.algorithm.made, TreeAlgorithm) for one in (run, other))
+            keys = [key for key in SAME if not (has_forest and key == "model_sha256")]  # a forest begins without trees
+            if any(mine.get(key) != theirs.get(key) for key in keys):
                 return f"The runs are no pairs: {first} and {label} had other rows or other initial weights."
     return None
 

@@ -17,6 +17,7 @@ from fedarena.reports.metrics_section import metrics
 from fedarena.reports.report_data import ReportData
 from fedarena.reports.suite_report import write_suite_report
 from fedarena.reports.templating import render_page
+from fedarena.reports.unseen_section import unseen
 from fedarena.results.comparison import Comparison
 from fedarena.results.json_files import write_text
 from fedarena.results.run import Run
@@ -35,6 +36,7 @@ SECTIONS: dict[str, tuple[str, Callable[[ReportData], Markup]]] = {
     "splits": ("Split by split", sections.splits),
     "gains": ("Who gains by the federation", client_gains_section.gains),
     "left-out": ("Without one client", client_gains_section.effects),
+    "unseen": ("Clients that never trained", unseen),
     "clients": ("Client by client", sections.clients),
     "partition": ("Samples of every client", sections.partition),
     "notes": ("Notes", sections.notes),

@@ -19,6 +19,7 @@ from fedarena.data.dataset import Dataset
 from fedarena.data.partition_statistics import Statistics
 from fedarena.data.table_summary import TableSummary
 from fedarena.privacy.accountant import LARGEST_DELTA, LARGEST_EPSILON
+from fedarena.reports.unseen_section import unseen_table
 from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
@@ -111,6 +112,21 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
         console.print(_legend(comparison, {str(column.header) for column in costs.columns}), style="dim", markup=False)
     if len(comparison.labels) > 1 and not comparison.plan.sweep:  # all pairs at all values are too many
         _show_signs(comparison, console)
+    _show_unseen(comparison, console)
+
+
+def _show_unseen(comparison: Comparison, console: Console) -> None:
+    """Print what each algorithm gives to clients that never trained, where there are any."""
+    found = unseen_table(comparison, intervals=False)
+    if found is None:
+        return
+    about, (head, *rows) = found
+    table = plain_table(columns=head[1:], most=LABEL)
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells, style="dim" if name == comparison.plan.reference else None)
+    console.print("Clients that never trained:")
+    console.print(table)
+    console.print(f"{about}\n", style="dim", markup=False)
 
 
 def _legend(comparison: Comparison, shown: set[str]) -> str:

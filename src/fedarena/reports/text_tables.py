@@ -9,6 +9,7 @@ from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.client_gains_section import gain_table
 from fedarena.reports.cost_table import tables
 from fedarena.reports.report_data import ReportData
+from fedarena.reports.unseen_section import unseen_table
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import VIEW_NAMES
 from fedarena.statistics.metric_registry import OPTIMISTIC
@@ -36,6 +37,8 @@ def text_tables(result: Comparison, form: Format) -> str:
         written.append(write(_about(result), _duels(data)))
         if (gains := gain_table(result)) is not None:
             written.append(write(*gains))
+        if (unseen := unseen_table(result)) is not None:
+            written.append(write(*unseen))
     return "\n".join(written)
 
 

@@ -130,9 +130,10 @@ def client_gains(result: Comparison) -> ClientGains | None:
         undefined = {gain.client: gain.undefined for gain in clients if gain.undefined}
         if undefined:
             most = max(undefined.values())
+            held_out = ", or they never train," if plan.experiment.get("evaluate", {}).get("unseen") else ""
             notes.append(
-                f"{plan.metric} is undefined on the own test samples of {len(undefined)} of {len(names)} clients in at "
-                f"least one split (at most {most} of {len(plan.splits)}); these splits do not count for them."
+                f"{plan.metric} is undefined on the own test samples of {len(undefined)} of {len(names)} clients{held_out} "
+                f"in at least one split (at most {most} of {len(plan.splits)}); these splits do not count for them."
             )
     else:
         shares = [share for label in federated if (share := _shares(result, label, reference)) is not None]

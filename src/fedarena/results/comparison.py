@@ -17,6 +17,7 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.results import client_gains as gains_of_clients
 from fedarena.results import comparison_json, comparison_rows, comparison_verdict
 from fedarena.results import leave_one_out as left_out
+from fedarena.results import unseen_scores as scores_of_unseen
 from fedarena.results.client_gains import ClientGains
 from fedarena.results.comparison_loading import finished_runs, with_python_parts
 from fedarena.results.comparison_outputs import Over, presentation
@@ -25,6 +26,7 @@ from fedarena.results.notebook import comparison_html
 from fedarena.results.plan_file import read_plan
 from fedarena.results.run import Run
 from fedarena.results.scoring import Scoring
+from fedarena.results.unseen_scores import UnseenScores
 from fedarena.statistics.bayes import Posterior, verdict
 from fedarena.statistics.joint import Ranking, rank
 from fedarena.statistics.repeats import paired_posterior
@@ -348,6 +350,14 @@ class Comparison:
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut | None:
         return left_out.leave_one_out(self)
+
+    def unseen_scores(self) -> UnseenScores | None:
+        """Return what each algorithm gives to clients that never trained; None where all clients train."""
+        return self._unseen_scores
+
+    @cached_property
+    def _unseen_scores(self) -> UnseenScores | None:
+        return scores_of_unseen.unseen_scores(self)
 
     @property
     def words(self) -> list[str]:

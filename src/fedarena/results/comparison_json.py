@@ -43,6 +43,7 @@ def as_dict(result: Comparison) -> dict[str, Any]:
         "sweep": tradeoff_points.as_dict(result),
         "client_gains": None if (gains := result.client_gains()) is None else asdict(gains),
         "leave_one_out": None if (left := result.leave_one_out()) is None else asdict(left),
+        "unseen": None if (unseen := result.unseen_scores()) is None else asdict(unseen),
         "notes": result.notes,
         "dir": None if result.dir is None else str(result.dir),
     }

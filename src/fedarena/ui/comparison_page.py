@@ -23,6 +23,7 @@ from fedarena.reports.page_elements import Cell, Row, Section, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.suite_report import render_suite
 from fedarena.reports.templating import macros
+from fedarena.reports.unseen_section import unseen_section
 from fedarena.results.comparison import Comparison
 from fedarena.results.suite import SuiteComparison
 from fedarena.ui.catalogue import Catalogue
@@ -94,6 +95,8 @@ def _sections(catalogue: Catalogue, comparison: ComparisonSummary, query: dict[s
             yield Section("gains", "Who gains by the federation", gains)
         if effects := effects_section(result, FULL):
             yield Section("left-out", "Without one client", effects)
+        if unseen := unseen_section(result):
+            yield Section("unseen", "Clients that never trained", unseen)
     yield _cells(comparison)
     yield _next_steps(catalogue, comparison)
 
