@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.algorithms.test_ditto import BLOBS
@@ -16,7 +17,9 @@ from torch import nn
 
 from fedarena.algorithms import MOON
 from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
 from fedarena.engine.own_loss import Batch
+from fedarena.engine.setup import open_context
 from fedarena.models.representation import represent
 
 
@@ -59,6 +62,44 @@ def test_a_clients_first_round_is_that_of_fedavg(tmp_path: Path) -> None:
         settings = {**BLOBS, "rounds": rounds, "fast": False}
         moon, average = (trained(blobs(), a, tmp_path, **settings) for a in ("moon", "fedavg"))
         assert same_bits(moon.state.w, average.state.w) is same
+
+
+@pytest.mark.slow
+def test_a_loop_in_torch_gives_the_same(tmp_path: Path) -> None:
+    """Full batches: w_t is near, the client's own last w_k is far, and the server takes the mean by rows."""
+    mu, temperature, lr, epochs = 2.0, 0.3, 0.1, 3
+    settings: dict[str, Any] = {
+        "model": lambda: smooth().float(), "clients": 3, "partition": {"name": "label_dirichlet", "beta": 0.5},
+        "dtype": "float64", "rounds": 3, "local": {"lr": lr, "epochs": epochs, "batch": float("inf")},
+    }  # fmt: skip
+    context = open_context(Experiment.make(blobs(), **settings))
+    end = trained(blobs(), MOON(mu=mu, temperature=temperature), tmp_path, **settings)
+    w = torch.from_numpy(context.initial.copy())
+    last: list[torch.Tensor | None] = [None] * 3
+    for _ in range(3):
+        ends, rows = [], []
+        for k, indices in enumerate(context.partition.clients):
+            x, y = torch.from_numpy(context.data.x[indices]).double(), torch.from_numpy(context.data.y[indices])
+            module, near, far = smooth(), smooth(), smooth()
+            nn.utils.vector_to_parameters(w.clone(), near.parameters())
+            nn.utils.vector_to_parameters(w.clone(), module.parameters())
+            for _ in range(epochs):
+                loss = nn.functional.cross_entropy(module(x), y)
+                if (own := last[k]) is not None:
+                    nn.utils.vector_to_parameters(own.clone(), far.parameters())
+                    z, z_near, z_far = module[:-1](x), near[:-1](x).detach(), far[:-1](x).detach()
+                    a = torch.exp(torch.cosine_similarity(z, z_near) / temperature)
+                    b = torch.exp(torch.cosine_similarity(z, z_far) / temperature)
+                    loss = loss - mu * torch.log(a / (a + b)).mean()
+                gradients = torch.autograd.grad(loss, list(module.parameters()))
+                with torch.no_grad():
+                    for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                        parameter -= lr * gradient
+            last[k] = nn.utils.parameters_to_vector(module.parameters()).detach()
+            ends.append(last[k])
+            rows.append(len(indices))
+        w = sum(n / sum(rows) * own for n, own in zip(rows, ends, strict=True))  # type: ignore[assignment, misc]
+    np.testing.assert_allclose(end.state.w, w.numpy(), rtol=0, atol=1e-10)
 
 
 class WithFeatures(nn.Module):

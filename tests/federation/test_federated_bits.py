@@ -28,6 +28,8 @@ ALGORITHMS: dict[str, Any] = {
     "fsvrg": {"name": "fsvrg", "h": 0.5},
     "fsvrg scaled": {"name": "fsvrg", "h": 0.5, "scaling": "diagonal"},
     "cyclic": "cyclic",
+    "qfedavg": "qfedavg",
+    "afl": "afl",
     "fedir": {"name": "fedavg", "with": ["fedir"]},
     "fedir uniform": {"name": "fedavg", "with": [{"name": "fedir", "target": "uniform"}]},
     "fedvc and fedir": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]},
@@ -114,8 +116,10 @@ def test_personal_models_are_tested_by_their_clients_or_with_consent_by_all(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ditto", "apfl", "pfedme", "perfedavg", "moon"])
-def test_own_models_beside_a_shared_one(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm", ["ditto", "apfl", "pfedme", "perfedavg", "moon", {"name": "scaffold", "with": ["finetune"]}], ids=str
+)
+def test_own_models_beside_a_shared_one(algorithm: Any, tmp_path: Path) -> None:
     """Scores on common and on own samples are those of a simulation, also with BatchNorm statistics of one's own."""
     federated, serial = Federation(tmp_path).both(algorithm=algorithm, model="normed", share=0.75, dropouts=0.2)
     without_state = ["weights"] if algorithm in ("ditto", "apfl", "pfedme") else []  # models of clients are hashed too

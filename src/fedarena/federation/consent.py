@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Algorithm, Asynchronous
+from fedarena.algorithms.companions import Companion
 from fedarena.algorithms.histboost import HistBoost
 from fedarena.config.errors import BadValue, join_words
 from fedarena.config.experiment import Experiment
@@ -93,7 +94,7 @@ def check_experiment(experiment: Experiment) -> None:
             "evaluate.histograms",
         ),
         (
-            exp.algorithm.made.personal and type(exp.algorithm.made).broadcast is not Algorithm.broadcast,
+            _needs_more_than_a_model(exp.algorithm.made),
             f"models of clients follow from more than the server's model in {exp.algorithm.name}, which is for simulations",
             "choose another personalised algorithm, such as ditto, fedper or fedrep",
             "algorithm",
@@ -174,6 +175,12 @@ def check_experiment(experiment: Experiment) -> None:
     for wrong, what, remedy, where in problems:
         if wrong:
             raise BadValue(what, remedy=remedy, where=where)
+
+
+def _needs_more_than_a_model(algorithm: Algorithm) -> bool:
+    """Return whether clients predict by a message that is no single model; the final model, which they check, is one."""
+    inside = isinstance(algorithm, Companion)  # the algorithm inside is not personal
+    return algorithm.personal and not inside and type(algorithm).broadcast is not Algorithm.broadcast
 
 
 def task_of(experiment: Experiment) -> TaskName:

@@ -95,9 +95,15 @@ class RequestLimits:
 
     @property
     def _evaluations(self) -> int:
-        """Return how many models are evaluated: one at each evaluation, and one more where the server stops early."""
-        times = math.ceil(self._rounds / self._context.experiment.evaluate.every) + 1
-        return times * (1 + self._context.agreed.clients if self._shares_models else 1)
+        """Return how many models are evaluated: one at each evaluation, and one more where the server stops early.
+
+        Where clients have models of their own beside a shared one, both are evaluated.
+        """
+        context = self._context
+        times = math.ceil(self._rounds / context.experiment.evaluate.every) + 1
+        if context.has_personal_models and context.common_score == "shared":
+            return 2 * times
+        return times * (1 + context.agreed.clients if self._shares_models else 1)
 
 
 def request_digest(asked: messages.MessageBody, content: bytes) -> str:
