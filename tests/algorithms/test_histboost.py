@@ -84,11 +84,16 @@ def test_gamma_and_min_child_weight_have_the_meaning_of_xgboost() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["breast_cancer", "diabetes"])
+@pytest.mark.parametrize("data", ["breast_cancer", "adult", "bank", "california_housing", "heart_disease", "diabetes"])
 def test_the_partition_does_not_change_one_bit(data: str) -> None:
+    """Equal parts, and parts of unequal size or with unequal labels; heart_disease has missing values."""
     once = run(data, clients=1).weights_sha256
-    for clients, partition in ((4, "iid"), (50, "iid"), (4, SKEWED), (50, SKEWED)):
-        assert run(data, clients=clients, partition=partition).weights_sha256 == once
+    skewed: list[Any] = [SKEWED]
+    if data not in ("california_housing", "diabetes"):  # numbers have no labels to divide unequally
+        skewed.append({"name": "label_dirichlet", "beta": 0.5, "min_size": 1})
+    for clients in (4, 50):
+        for partition in ("iid", *skewed):
+            assert run(data, clients=clients, partition=partition).weights_sha256 == once
     centralized = run(data, algorithm={"name": "centralized_trees"})
     assert centralized.weights_sha256 == once
     assert centralized.final.bytes_up == 0

@@ -154,9 +154,9 @@ FULL: dict[str, Any] = {
 # algorithm -> the attack of its page and the attackers that it does not bear
 ON_DIGITS = {
     "median": ("sign_flip", 8),
-    "trimmed_mean": ("sign_flip", 5),
+    "trimmed_mean": ("sign_flip", 4),
     "krum:attackers=6": ("ipm", 8),
-    "multikrum:attackers=3": ("sign_flip", 5),
+    "multikrum:attackers=3": ("sign_flip", 4),
     "bulyan:attackers=3": ("ipm", 7),
     "geometric_median": ("sign_flip", 8),
     "norm_bound": ("sign_flip", 8),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, ks_2samp
 
-from fedarena.config.errors import FedarenaError, PartitionImpossible
+from fedarena.config.errors import DataMissing, FedarenaError, PartitionImpossible
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
@@ -24,7 +24,7 @@ from fedarena.data.partitions.labels import ClassesPerClient, NonIid, NonIidEqua
 from fedarena.data.partitions.multimodal import Multimodal
 from fedarena.data.partitions.natural import Natural
 from fedarena.data.partitions.shards import NilssonIid, NilssonNonIid, Shards
-from fedarena.engine.setup import open_context
+from fedarena.engine.setup import open_context, partition_data
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -291,6 +291,26 @@ def test_alpha_0_notes_how_many_clients_hold_several_classes():
     several = int((labels_held(CIFAR, partition) > 1).sum())
     assert partition.notes[1].startswith(f"{several} of 100 clients hold several classes")
     assert len(split(ClientDirichlet(alpha=0, alpha0="balanced"), CIFAR).notes) == 1  # none does
+
+
+@pytest.mark.parametrize(
+    ("partition", "several"),
+    [
+        ({"name": "client_dirichlet", "alpha": 0}, 18),
+        ({"name": "client_dirichlet", "alpha": 0, "alpha0": "balanced"}, 9),
+        ({"name": "client_dirichlet", "alpha": 0, "alpha0": "exact"}, 0),
+        ({"name": "classes_per_client", "c": 2, "variant": "sorted"}, 9),
+    ],
+)
+def test_the_clients_with_more_classes_on_mnist_are_as_many_as_docs_partitions_says(partition, several):
+    experiment = Experiment.make("mnist", clients=100, partition=partition)
+    try:
+        data, found = partition_data(experiment)
+    except DataMissing as error:
+        pytest.skip(str(error))
+    promised = partition.get("c", 1)
+    assert (labels_held(data, found) > promised).sum() == several
+    assert any(note.startswith(f"{several} of 100 clients h") for note in found.notes) == bool(several)
 
 
 @pytest.mark.parametrize("clients", [10, 97, 100])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedarena as fa
-from fedarena.algorithms.base import Model, Step
+from fedarena.algorithms.base import Asynchronous, Model, Step
 from fedarena.attacks import Attack, Backdoor, SeenUpdates
 from fedarena.config.errors import BadValue, FedarenaError
 from fedarena.config.experiment import Experiment
@@ -178,7 +178,6 @@ def test_attackers_are_not_judged() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algorithm": "fedasync"}, "fedasync merges updates as they arrive"),
         ({"algorithm": "centralized"}, "centralized has no clients that send updates"),
         ({"algorithm": "local"}, "local has no clients that send updates"),
         ({"uplink": {"clip": 1.0}}, "sign_flip replaces what attackers send"),
@@ -193,6 +192,15 @@ def test_refused_before_work_starts(settings: dict[str, Any], message: str) -> N
     given = {"data": "digits", **SMALL, "attack": {"name": "sign_flip", "share": 0.5}, **settings}
     with pytest.raises(FedarenaError, match=message):
         fa.run(given, out=False, runtime="serial")
+
+
+ASYNCHRONOUS = [n for n, entry in components("algorithm").items() if issubclass(entry.make, Asynchronous)]
+
+
+@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
+def test_asynchronous_algorithms_refuse_attacks_by_name(algorithm: str) -> None:
+    with pytest.raises(BadValue, match=f"{algorithm} merges updates as they arrive, and attackers act in rounds"):
+        run("sign_flip", algorithm=algorithm)
 
 
 def test_a_data_attack_goes_with_private_uplinks() -> None:

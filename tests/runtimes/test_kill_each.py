@@ -57,6 +57,8 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "fedavg, a loss from Python": {"algorithm": "fedavg", "loss": noisy_loss},
     "fedavg, power of choice": {"algorithm": "fedavg", "select": {"name": "power_of_choice", "d": 5}},
+    "fedavg, attacked by noise": {"algorithm": "fedavg", "attack": {"name": "gaussian", "share": 0.34, "sd": 0.1}},
+    "median, a backdoor": {"algorithm": "median", "attack": {"name": "backdoor", "share": 0.34}},
     "scaffold, Oort": {"algorithm": "scaffold", "select": {"name": "oort", "window": 1, "epsilon": 0.3}},
     "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
 }
