@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.experiments.test_killed import facts
 from tests.support.federations import blobs
-from tests.support.ray_clusters import PATIENCE, cluster, head, others, stop_node
+from tests.support.ray_clusters import PATIENCE, cluster, head, others, stop, stop_node
 
 import fedarena as fa
 from fedarena.config import registry
@@ -26,6 +26,12 @@ from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.ray_pool import RayPool
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_cluster_ends() -> Iterator[None]:
+    yield
+    stop()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tests.runtimes.test_bits import facts, wait_for_rounds
 from tests.support.federations import blobs
-from tests.support.ray_clusters import PATIENCE, SIZE, cluster, head, others, stop_node, wait_for_workers
+from tests.support.ray_clusters import PATIENCE, SIZE, cluster, head, others, stop, stop_node, wait_for_workers
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment
@@ -49,6 +49,12 @@ EACH: dict[str, dict[str, Any]] = {
     "coop": {**SOME, "model": "logreg", "algorithm": "coop"},
     "bundles": {**SOME, "model": "logreg", "clients": 250, "partition": "iid"},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_cluster_ends() -> Iterator[None]:
+    yield
+    stop()
 
 
 @pytest.fixture

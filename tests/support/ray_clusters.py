@@ -15,7 +15,7 @@ SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "he
 
 @functools.cache
 def head() -> Any:
-    """Start the head node once for all tests, since starting takes longer than most of them; it ends with this process."""
+    """Start the head node once for the tests of a module, since starting takes longer than most of them."""
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
@@ -26,6 +26,13 @@ def head() -> Any:
         if "timed out during startup" not in str(error):
             raise
         return Cluster(initialize_head=True, head_node_args=arguments)  # seldom, its node process does not come up
+
+
+def stop() -> None:
+    """End the cluster if there is one: its programs use a twentieth of a processor for as long as they run."""
+    if head.cache_info().currsize:
+        head().shutdown()
+        head.cache_clear()
 
 
 def cluster() -> Any:
