@@ -22,6 +22,7 @@ from fedarena.algorithms.fedproto import Prototypes
 from fedarena.algorithms.ifca import ClusterModels
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
@@ -368,6 +369,32 @@ def test_noise_on_features_is_that_of_the_client() -> None:
     ]
     losses = [run.unseen.before["loss"] for run in runs if run.unseen is not None]
     assert losses[0] > 1.2 * losses[1]
+
+
+COMPANIONS = ("fedir", "fedvc", "finetune")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(components("algorithm")))
+def test_every_algorithm_gives_a_new_client_something(name: str) -> None:
+    algorithm = {"name": "fedavg", "with": [name]} if name in COMPANIONS else name
+    settings: dict[str, Any] = {"clients": 8, "partition": "iid", "model": "logreg" if name == "fsvrg" else "mlp_2nn"}
+    evaluate = {"unseen": 0.25, "unseen_steps": 30}
+    run = fa.run("breast_cancer", algorithm=algorithm, rounds=2, evaluate=evaluate, **settings, **QUIET)
+    assert run.unseen is not None
+    assert len(run.unseen.clients) == 2
+    assert run.unseen.after["loss"] < run.unseen.before["loss"]
+    assert run.unseen.after["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(("data", "metric"), [("diabetes", "rmse"), ("tiny_shakespeare", "accuracy")])
+@pytest.mark.slow
+def test_every_task_has_its_metrics(data: str, metric: str) -> None:
+    settings: dict[str, Any] = {"clients": 8, "partition": "iid", "rounds": 1, "share": 0.3}
+    run = fa.run(data, evaluate={"unseen": 0.13, "unseen_steps": 2}, **settings, **QUIET)
+    assert run.unseen is not None
+    assert np.isfinite([run.unseen.before[metric], run.unseen.after[metric]]).all()
+    assert {*run.unseen.before} == {*run.own_metrics}
 
 
 # What is refused

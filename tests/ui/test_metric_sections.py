@@ -51,6 +51,8 @@ def test_the_page_of_a_run_shows_metrics_confusion_matrix_and_calibration_curve(
         {"evaluation": {"confusion": [[1, -2], [3, 4]], "calibration": 7}},
         {"evaluation": {"confusion": [[1, 2], [3, 4]], "class_names": [EVIL, EVIL]}},
         {"evaluation": EVIL, "metrics": EVIL},
+        {"unseen": {"before": {EVIL: EVIL}, "after": EVIL, "steps": EVIL}},
+        {"unseen": {"before": EVIL}},
     ],
 )
 def test_whatever_stands_in_the_place_of_metrics_is_harmless(
@@ -77,6 +79,16 @@ def test_the_page_of_a_validated_run_shows_the_metrics_of_its_round(tmp_path: Pa
     assert '<section id="validated">' in text
     assert f"after round {run.validated.round}, chosen on training samples" in text
     assert f"<td>{run.validated_metrics['auc']:.4f}</td>" in text
+
+
+def test_the_page_of_a_run_shows_clients_that_never_trained(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"clients": 4, "partition": "iid", "rounds": 2, "evaluate": {"unseen": 0.5, "unseen_steps": 3}}
+    run = fa.run("breast_cancer", algorithm="fedper", **how, runtime="serial", out=tmp_path / "run")
+    text = shown(tmp_path)
+    assert run.unseen is not None
+    assert '<section id="unseen">' in text
+    assert "after 3 steps" in text
+    assert f"<td>{run.unseen.before['log_loss']:.4f}</td><td>{run.unseen.after['log_loss']:.4f}</td>" in text
 
 
 @pytest.mark.slow

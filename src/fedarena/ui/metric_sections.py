@@ -25,6 +25,8 @@ def metric_sections(catalogue: Catalogue, run: RunSummary) -> Iterator[Section |
     """Yield sections, and lists of those side by side; none for a run that is not finished, or older than metrics."""
     file = run.folder / "result.json"
     result = catalogue.cached("metrics", run.folder, [file], lambda: catalogue.files.table(file))
+    if unseen := _unseen(part_table(result, "unseen")):
+        yield unseen
     if not _numbers(result.get("metrics")):
         return
     note = "after the last round, on the common and on clients' own test samples; ? is undefined"
@@ -33,6 +35,18 @@ def metric_sections(catalogue: Catalogue, run: RunSummary) -> Iterator[Section |
         note = f"after round {number(result.get('validated_round')):.0f}, {VALIDATED}"
         yield Section("validated", "Validated round", _table(result, "validated_"), note)
     yield [section for section in (_confusion(result), _calibration(result)) if section]
+
+
+def _unseen(unseen: dict[str, Any]) -> Section | None:
+    """Return the metrics of clients that never trained; None where all clients train."""
+    before, after = (_numbers(unseen.get(key)) for key in ("before", "after"))
+    if not before:
+        return None
+    rows = [Row(name, [short(value), short(after.get(name, math.nan))]) for name, value in before.items()]
+    head = ("at once", f"after {number(unseen.get('steps')):.0f} steps")
+    table = Table("Clients that never trained", head, rows, "metrics", row_head="metric")
+    note = "on their own test samples, before and after steps on their own training samples"
+    return Section("unseen", "Clients that never trained", macros.table(table), note)
 
 
 def _numbers(values: Any) -> dict[str, float]:
