@@ -50,8 +50,21 @@ def test_networks_and_trees_in_one_comparison(data: str, tmp_path: Path) -> None
     splits = [[run.experiment.seed for run in loaded.runs[name]] for name in CONTESTANTS]
     assert splits[0] == splits[1] == splits[2]
     page = fa.report(tmp_path / "c", out=tmp_path / "report.html").read_text()
-    for name in CONTESTANTS:
-        assert name in page
+    assert "There is no verdict" not in page
+    assert "The runs are no pairs" not in page
+    assert "boosted trees for histboost:depth=3,bins=16 and treebag:depth=3,bins=16" in page
+
+
+@pytest.mark.slow
+def test_the_report_of_trees_has_their_own_budget_and_no_network(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": 3, "partition": "iid", "rounds": 9}
+    run = fa.run("wine", algorithm={"name": "histboost", "trees": 2}, out=tmp_path / "r", **settings)
+    assert len(run.records) == 2
+    page = fa.report(tmp_path / "r", out=tmp_path / "report.html").read_text()
+    assert "trees · 2 rounds" in page
+    assert "boosted trees" in page
+    for text in ("9 rounds", "Local training", "logreg ("):
+        assert text not in page.partition("Repeat it</h2>")[0]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any
 
+from fedarena.algorithms.tree_algorithm import TreeAlgorithm
 from fedarena.config.comparison_plan import Plan, Score
 from fedarena.config.components import without_folders
 from fedarena.config.errors import FedarenaError
@@ -145,7 +146,25 @@ class ReportData:
         algorithms = "one algorithm" if n == 1 else f"{in_words(n)} algorithms"
         exp = self.experiment
         clients = f"{len(self.first.client_sizes)} clients"
-        return f"{algorithms} · {clients}, {exp.partition.name} · {exp.model.name} · {budget(exp)}"
+        model = "trees" if len(self.forests) == n else exp.model.name
+        return f"{algorithms} · {clients}, {exp.partition.name} · {model} · {self.budget}"
+
+    @property
+    def forests(self) -> list[str]:
+        """Return the algorithms that grow trees, and do not use the model of the experiment."""
+        made = {label: self.result.runs[label][0].experiment.algorithm.made for label in self.result.labels}
+        return [label for label, algorithm in made.items() if isinstance(algorithm, TreeAlgorithm)]
+
+    @property
+    def budget(self) -> str:
+        """Return how long the algorithms may train, each where their number of rounds is their own."""
+        exps = {label: self.result.runs[label][0].experiment for label in self.result.labels}
+        own = {label: rounds for label, exp in exps.items() if (rounds := exp.algorithm.made.own_rounds)}
+        if len(own) == len(exps) and len({*own.values()}) == 1:
+            return f"{next(iter(own.values()))} rounds"
+        exp = self.experiment
+        usual = f"{exp.rounds} rounds" if exp.rounds else f"{exp.uploads} uploads"
+        return "; ".join([usual, *(f"{rounds} of {label}" for label, rounds in own.items())])
 
 
 def colour_index(plan: Plan, label: str) -> int:
@@ -156,11 +175,6 @@ def colour_index(plan: Plan, label: str) -> int:
 def in_words(n: int) -> str:
     """Return a number in words, where it is small."""
     return NUMBERS[n] if n < len(NUMBERS) else str(n)
-
-
-def budget(experiment: Experiment) -> str:
-    """Return how long the algorithms may train."""
-    return f"{experiment.rounds} rounds" if experiment.rounds else f"{experiment.uploads} uploads"
 
 
 def describe(component: Any) -> str:

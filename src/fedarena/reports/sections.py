@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import Score
-from fedarena.config.errors import FedarenaError
+from fedarena.config.errors import FedarenaError, join_words
 from fedarena.data.partition_statistics import statistics
 from fedarena.reports import commands
 from fedarena.reports.charts.distributions import bar_chart, dot_plot, heat_map, strip_chart
@@ -24,7 +24,7 @@ from fedarena.reports.charts.tradeoff import TradeoffChart
 from fedarena.reports.collect import split_names
 from fedarena.reports.curves import cut
 from fedarena.reports.page_elements import Row, Table
-from fedarena.reports.report_data import ReportData, budget, describe, in_words
+from fedarena.reports.report_data import ReportData, describe, in_words
 from fedarena.reports.templating import macros, render
 from fedarena.results.comparison import Comparison
 from fedarena.results.tradeoff_points import axis_name, by_algorithm, is_of_attack, levels, points
@@ -43,9 +43,9 @@ def question(data: ReportData) -> Markup:
     facts = {
         "Data": _data(data),
         "Partition": describe(exp.partition),
-        "Model": describe(exp.model),
-        "Budget": f"{budget(exp)}, {_participation(data)}",
-        "Local training": _local_training(data),
+        "Model": _model(data),
+        "Budget": f"{data.budget}, {_participation(data)}",
+        **({"Local training": _local_training(data)} if len(data.forests) < len(result.labels) else {}),
         "Algorithms": ", ".join(result.labels),
     }
     if steps := uplink_steps(data):
@@ -65,6 +65,14 @@ def question(data: ReportData) -> Markup:
             f"{result.plan.threshold:.0%} probability"
         )
     return macros.paragraphs([_question(data)]) + macros.facts(facts.items())
+
+
+def _model(data: ReportData) -> str:
+    """Return the model of the experiment, which algorithms that grow trees do not use."""
+    model, forests = describe(data.experiment.model), data.forests
+    if len(forests) == len(data.result.labels):
+        return "boosted trees"
+    return f"{model}; boosted trees for {join_words(forests)}" if forests else model
 
 
 def _question(data: ReportData) -> str:
