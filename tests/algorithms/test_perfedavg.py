@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.algorithms.test_ditto import BLOBS, CURVATURES, QUADRATICS, ROWS
+from tests.algorithms.test_ditto import BLOBS, CURVATURES, QUADRATICS, ROWS, with_batch_norm
 from tests.algorithms.test_fedavg import CENTRES
 from tests.support.federations import blobs, optimum, quadratics
 from tests.support.trainings import same_bits, trained
@@ -44,3 +44,13 @@ def test_inner_batches_have_a_stream_of_their_own(tmp_path: Path) -> None:
     """Inner rates that change nothing but the point of the gradient keep the order of the outer batches."""
     none, tiny = (trained(blobs(), PerFedAvg(inner_lr=a), tmp_path, **{**BLOBS, "fast": False}) for a in (0.0, 1e-7))
     assert 0 < np.abs(none.state.w - tiny.state.w).max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_inner_batches_leave_dropout_and_statistics_to_the_outer_ones(variant: str, tmp_path: Path) -> None:
+    """With an inner rate of 0 not a bit differs from FedAvg, though other batches went through the model."""
+    settings = {**BLOBS, "model": with_batch_norm, "fast": False}
+    ours, average = (trained(blobs(), a, tmp_path, **settings) for a in (PerFedAvg(0.0, variant), "fedavg"))  # type: ignore[arg-type]
+    assert same_bits(ours.state.w, average.state.w)
+    assert same_bits(ours.buffers.values, average.buffers.values)
