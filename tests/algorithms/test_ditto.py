@@ -55,6 +55,15 @@ def test_the_shared_model_is_that_of_fedavg(model: Any, local: dict[str, Any], t
     assert [r.accuracy for r in ditto.records] == [r.accuracy for r in average.records]
 
 
+def test_own_models_begin_every_round_with_a_fresh_optimizer(tmp_path: Path) -> None:
+    """Momentum that is kept between rounds is that of the shared model."""
+    kept, reset = ({**BLOBS, "local": {**BLOBS["local"], "momentum": 0.9, "reset_momentum": r}} for r in (False, True))
+    apart = {"lam": 0.0, "own_epochs": 1.0}  # the own model does not see the shared one
+    a, b = (trained(blobs(), Ditto(**apart), tmp_path, **settings) for settings in (kept, reset))
+    assert same_bits(a.own, b.own)
+    assert not same_bits(a.state.w, b.state.w)
+
+
 @pytest.mark.slow
 def test_own_models_reach_the_mean_of_own_and_shared_optimum(tmp_path: Path) -> None:
     """v_k -> (H_k + lambda)^-1 (H_k v*_k + lambda w*), with one step a round, where FedAvg has no drift."""

@@ -13,6 +13,10 @@ from tests.support.federations import blobs
 from tests.support.trainings import records, same_bits, trained
 
 from fedarena.algorithms import FedAvg, FedAvgM, FineTune, Scaffold
+from fedarena.config.experiment import Experiment
+from fedarena.engine.client import ClientState, ClientWork
+from fedarena.engine.personal_model import EvaluationWork
+from fedarena.engine.setup import open_context
 from fedarena.models.pytree import leaves
 
 OWN = ("weighted_accuracy", "client_std", "client_worst")
@@ -66,6 +70,15 @@ def test_each_client_takes_its_steps_from_the_servers_model(amount: dict[str, An
             rows, labels = x[k, start : start + 4], y[k, start : start + 4]
             v -= 0.05 * rows.T @ (rows @ v - labels) / 4
         np.testing.assert_allclose(own, v, rtol=0, atol=1e-10)
+
+
+def test_its_random_streams_are_those_of_no_round() -> None:
+    context = open_context(Experiment.make(blobs(), algorithm=FineTune(), **BLOBS))
+    tuning = EvaluationWork(context, 1, ClientState(), context.initial)
+    drawn = tuning.stream_of_pass("shuffle", 0).random()
+    assert drawn == EvaluationWork(context, 1, ClientState(), context.initial).stream_of_pass("shuffle", 0).random()
+    works = [ClientWork(context, 1, round, ClientState()) for round in range(3)]
+    assert drawn not in [work.stream_of_pass("shuffle", 0).random() for work in works]
 
 
 def test_own_samples_are_judged_by_own_models_and_common_ones_by_the_servers() -> None:

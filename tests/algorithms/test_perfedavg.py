@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from tests.support.federations import blobs, optimum, quadratics
 from tests.support.trainings import same_bits, trained
 
 from fedarena.algorithms import PerFedAvg
+from fedarena.config.experiment import Experiment
+from fedarena.engine.client import ClientState, ClientWork
+from fedarena.engine.setup import open_context
 
 LOCAL = {"lr": 1.0, "epochs": 1, "batch": float("inf")}
 
@@ -44,6 +48,33 @@ def test_inner_batches_have_a_stream_of_their_own(tmp_path: Path) -> None:
     """Inner rates that change nothing but the point of the gradient keep the order of the outer batches."""
     none, tiny = (trained(blobs(), PerFedAvg(inner_lr=a), tmp_path, **{**BLOBS, "fast": False}) for a in (0.0, 1e-7))
     assert 0 < np.abs(none.state.w - tiny.state.w).max() < 1e-4
+
+
+def test_batches_of_a_step() -> None:
+    """Outer batches come in the usual order, inner ones are other samples in every step, and all drop out alike."""
+    context = open_context(Experiment.make(blobs(), **{**BLOBS, "model": with_batch_norm, "fast": False}))
+    inner: list[bytes] = []
+    outer: list[bytes] = []
+
+    def gradient(w: Any, batch: Any) -> Any:
+        other = batch.another()
+        outer.append(batch.x.numpy().tobytes())
+        inner.append(other.x.numpy().tobytes())
+        assert len(other.y) == len(batch.y)
+        g = batch.gradient(w)
+        assert same_bits(batch.gradient(w), g)
+        return g
+
+    ours = ClientWork(context, 0, 0, ClientState()).train(context.initial, gradient=gradient)
+    usual = [x.numpy().tobytes() for epoch in range(2) for x, _ in _work_in_epoch(context, epoch)]
+    assert outer == usual
+    assert len({*inner, *outer}) == 2 * ours.steps
+
+
+def _work_in_epoch(context: Any, epoch: int) -> Any:
+    """Return the batches of one epoch of client 0 in round 0."""
+    work = ClientWork(context, 0, 0, ClientState())
+    return [list(work.batches()) for _ in range(epoch + 1)][-1]
 
 
 @pytest.mark.slow
