@@ -130,3 +130,10 @@ def test_a_run_without_a_table_is_refused(tmp_path: Path) -> None:
     run = fa.run("digits", rounds=1, clients=3, partition="iid", out=tmp_path / "run", runtime="serial")
     with pytest.raises(BadValue, match="its data set is not a table"):
         fa.finetune(run, {"a": np.ones(3)}, out=False)
+
+
+def test_a_forest_is_refused(tmp_path: Path) -> None:
+    table = pd.DataFrame({"a": np.arange(60.0), "y": np.tile(["no", "yes"], 30)})
+    run = fa.run(table, label="y", algorithm="histboost", rounds=1, clients=2, out=tmp_path / "run")
+    with pytest.raises(BadValue, match="a forest cannot be fine-tuned"):
+        fa.finetune(run, table, out=False)

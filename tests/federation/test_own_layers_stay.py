@@ -62,6 +62,7 @@ def test_own_layers_never_leave_a_client(algorithm: str, tmp_path: Path) -> None
     serial = fa.run(experiment, out=tmp_path / "serial", runtime="serial")
     federation.start()
     run = federation.serve(experiment)
+    assert fa.verify(tmp_path / "run").same
     np.testing.assert_array_equal(run.client_accuracy, serial.client_accuracy)
     body = [name for name in serial.state if not name.startswith(list(serial.state)[-1].rpartition(".")[0])]
     for name in body:
@@ -75,3 +76,4 @@ def test_own_layers_never_leave_a_client(algorithm: str, tmp_path: Path) -> None
         path = federation.clients[name]._joined.model.path  # type: ignore[union-attr]
         for key, value in fa.load(path).state.items():  # the final model at the client has its own part
             np.testing.assert_array_equal(value, context.task.state()[key])
+        assert fa.verify(path).same

@@ -85,6 +85,12 @@ def finetune(
         if not 0 < value < most:
             raise BadValue(f"{name} = {value}", remedy=f"give a number between 0 and {most}", where=name)
     known = run if isinstance(run, Run) else load_run(run)
+    if "forest" in known.state:
+        raise BadValue(
+            "a forest cannot be fine-tuned: training a model further takes gradients",
+            remedy="fine-tune the run of a network, such as fedavg",
+            where="finetune",
+        )
     encoding = read_encoding(known.dir)
     scale = _label_scale(known.dir, encoding)
     start = trained_task(known)

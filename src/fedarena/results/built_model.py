@@ -10,6 +10,7 @@ from fedarena.algorithms.base import Algorithm
 from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue
 from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.own_parts import find_own_parts
 from fedarena.models.building import build
 from fedarena.models.losses import find_loss
 from fedarena.models.task import Task, sha256
@@ -45,7 +46,7 @@ def load_own_model(folder: Path | None, task: Task, algorithm: Algorithm, client
     if client is None or folder is None:
         raise BadValue(
             "there is no common model, each client has its own",
-            remedy="name a client: run.model(client=0), of a run that is saved in a folder",
+            remedy="name a client: --client NAME, in Python run.model(client=0), of a run that is saved in a folder",
         )
     if (model := read_personal_model(folder, client)) is not None:
         task.load(model.message.w)
@@ -95,8 +96,18 @@ def contradictions(run: Run) -> list[str]:
         for name, value in json.loads(as_json(run.summary())).items()
         if name != "run_dir" and name in stored and stored[name] != value
     ]
-    if (run.dir / PREPROCESSING).is_file():  # runs of earlier versions have none
-        task = saved_task(run)
-        if sha256(task.vector(), task.buffers().values) != run.weights_sha256:
-            found.append("model.safetensors: not the weights that result.json names")
+    has_preprocessing = (run.dir / PREPROCESSING).is_file()  # runs of earlier versions have none
+    if has_preprocessing and _saved_sha256(run) != run.weights_sha256:
+        found.append("model.safetensors: not the weights that result.json names")
     return found
+
+
+def _saved_sha256(run: Run) -> str:
+    """Return the hash of the saved weights; at the server without those of layers that are clients' own."""
+    task, algorithm = saved_task(run), run.experiment.algorithm.made
+    w, buffers = task.vector(), task.buffers()
+    if algorithm.own_layers is not None and client_of(run.dir) is None:
+        parts = find_own_parts(task, algorithm.own_layers, run.experiment.bn_buffers == "local")
+        if parts is not None:
+            w, buffers = parts.shared(w), parts.shared_buffers(buffers)
+    return sha256(w, buffers.values)
