@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 import torch
 from tests.algorithms.test_fedavg import small_net
 from tests.algorithms.test_own_layers import normed
+from tests.engine.test_validated_round import KILLED
+from tests.support import forked_processes
 from tests.support.federations import blobs
 
 import fedarena as fa
@@ -312,6 +316,21 @@ def test_the_bits_are_those_of_any_number_of_workers_and_of_a_resumed_run(algori
     one, two = whole.chosen.measured.unseen, resumed.chosen.measured.unseen
     assert two is not None
     assert repr(one) == repr(two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "round"), [("fedper", 2), ("fedbn", 3), ("fedasync", 3)])
+def test_a_killed_run_has_the_same_bits_once_it_is_resumed(algorithm: str, round: int, tmp_path: Path) -> None:
+    """The kill comes in the middle, or after the last round and before the result is written."""
+    model = {"name": "cnnnet", "norm": "bn"} if algorithm == "fedbn" else "mlp_2nn"
+    evaluate = {"unseen": 0.4, "unseen_steps": 4}
+    whole = fa.run("digits", clients=6, rounds=3, algorithm=algorithm, model=model, evaluate=evaluate, **QUIET)
+    file, folder = tmp_path / "exp.toml", tmp_path / "run"
+    file.write_text(whole.experiment.to_toml())
+    ended = forked_processes.run([sys.executable, "-c", KILLED, str(file), str(round), str(folder)])
+    assert ended.returncode == -signal.SIGKILL
+    assert bits(fa.run(resume=folder, runtime="serial")) == bits(whole) == bits(fa.load(folder))
+    assert fa.verify(folder, runtime="serial").differences == []
 
 
 @pytest.mark.slow
