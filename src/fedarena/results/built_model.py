@@ -97,6 +97,8 @@ def contradictions(run: Run) -> list[str]:
         if name != "run_dir" and name in stored and stored[name] != value
     ]
     has_preprocessing = (run.dir / PREPROCESSING).is_file()  # runs of earlier versions have none
+    if has_preprocessing:
+        read_encoding(run.dir)  # a damaged file is an error that names it
     if has_preprocessing and _saved_sha256(run) != run.weights_sha256:
         found.append("model.safetensors: not the weights that result.json names")
     return found
