@@ -143,7 +143,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = fedarena.nothing_of_the_kind
 
 
-HEAVY = ("sklearn", "pandas", "scipy.stats", "pyarrow", "matplotlib", "jinja2", "ray", "flwr", "grpc")
+HEAVY = ("sklearn", "pandas", "scipy", "pyarrow", "matplotlib", "jinja2", "ray", "flwr", "grpc")
 
 
 @pytest.mark.slow
