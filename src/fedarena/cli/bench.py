@@ -20,9 +20,7 @@ def bench(
             help="Workloads (W1 ... W8) or suites (rounds, population, vertical, scale); by default all workloads."
         ),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with code 1 if a promised speed is not reached.")
-    ] = False,
+    check: Annotated[bool, "Exit with code 1 if a promised speed is not reached."] = False,
     turns: Annotated[
         int, typer.Option("--turns", "--rounds", min=1, help="Timed repetitions of each variant; the median counts.")
     ] = 3,

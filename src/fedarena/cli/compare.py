@@ -19,14 +19,12 @@ from fedarena.cli.options import (
     Workers,
     one_source,
     passed_on,
-    with_option_groups,
 )
 from fedarena.cli.output import print_json, print_result
 
 LOGGER = logging.getLogger(__name__)
 
 
-@with_option_groups
 def compare(
     *,
     experiment: Annotated[
@@ -41,96 +39,58 @@ def compare(
         list[str] | None,
         typer.Option("--algorithm", "-a", help="An algorithm to compare: `-a fedprox:mu=0.1`. Give two or more."),
     ] = None,
-    folds: Annotated[int | None, typer.Option(help="Folds of the cross-validation.  [default: 5]")] = None,
-    repeats: Annotated[
-        int | None, typer.Option(help="Repetitions of the cross-validation, each with other folds.  [default: 1]")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Number of random splits into training and test samples, instead of folds.")
-    ] = None,
+    folds: Annotated[int | None, "Folds of the cross-validation.  [default: 5]"] = None,
+    repeats: Annotated[int | None, "Repetitions of the cross-validation, each with other folds.  [default: 1]"] = None,
+    seeds: Annotated[int | None, "Number of random splits into training and test samples, instead of folds."] = None,
     fixed: Annotated[
-        str,
-        typer.Option(
-            help="What is the same in all splits: any of `partition,start,schedule`, and with --seeds `test`.",
-            show_default=False,
-        ),
+        str, "What is the same in all splits: any of `partition,start,schedule`, and with --seeds `test`."
     ] = "",
     per_repeat: Annotated[
-        str,
-        typer.Option(
-            help="What the folds of one repeat share: any of `partition,start,schedule`; needs 5 repeats or more.",
-            show_default=False,
-        ),
+        str, "What the folds of one repeat share: any of `partition,start,schedule`; needs 5 repeats or more."
     ] = "",
-    until_decided: Annotated[
-        bool, typer.Option("--until-decided", help="Add whole repeats until the comparison is decided.")
-    ] = False,
-    at_most: Annotated[
-        int | None, typer.Option(help="Largest number of splits with --until-decided.  [default: 50]")
-    ] = None,
+    until_decided: Annotated[bool, "Add whole repeats until the comparison is decided."] = False,
+    at_most: Annotated[int | None, "Largest number of splits with --until-decided.  [default: 50]"] = None,
     score: Annotated[
         Literal["final", "best", "validated"] | None,
-        typer.Option(
-            help="Round that counts; `validated`: chosen on held-out training samples, `best`: on test samples.  "
-            "[default: final]"
-        ),
+        "Round that counts; `validated`: chosen on held-out training samples, `best`: on test samples.  "
+        "[default: final]",
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Any of `fedarena list metrics`.  [default: accuracy]", show_default=False)
-    ] = None,
+    metric: Annotated[str | None, "Any of `fedarena list metrics`.  [default: accuracy]"] = None,
     evaluate_on: Annotated[
         Literal["common", "own", "own:uniform"] | None,
-        typer.Option(help="Test samples that decide.  [default: common; own where clients have their own models]"),
+        "Test samples that decide.  [default: common; own where clients have their own models]",
     ] = None,
     rope: Annotated[
-        float | None,
-        typer.Option(help="Largest difference that is practically irrelevant.  [default: that of the metric, 0.01]"),
+        float | None, "Largest difference that is practically irrelevant.  [default: that of the metric, 0.01]"
     ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Probability above which a verdict is given.  [default: 0.95]")
-    ] = None,
+    threshold: Annotated[float | None, "Probability above which a verdict is given.  [default: 0.95]"] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Also train on all samples in one place, for reference.")
     ] = True,
     changes: ExperimentOptions,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the comparison; by default the next free one under runs/.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the comparison in this folder.")] = None,
-    tune: Annotated[
-        int | None, typer.Option(help="Tune each algorithm first, with this many trials in its own search space.")
-    ] = None,
+    out: Annotated[Path | None, "Folder of the comparison; by default the next free one under runs/."] = None,
+    resume: Annotated[Path | None, "Resume the comparison in this folder."] = None,
+    tune: Annotated[int | None, "Tune each algorithm first, with this many trials in its own search space."] = None,
     tune_per: Annotated[
-        Literal["split", "repeat", "once"] | None,
-        typer.Option(help="Tune in each split, in each repeat, or once.  [default: split]"),
+        Literal["split", "repeat", "once"] | None, "Tune in each split, in each repeat, or once.  [default: split]"
     ] = None,
     tune_method: SearchMethod = None,
-    spaces: Annotated[
-        Path | None, typer.Option(help="Other search spaces: a TOML file with one table per algorithm.")
-    ] = None,
+    spaces: Annotated[Path | None, "Other search spaces: a TOML file with one table per algorithm."] = None,
     sweep: Annotated[
-        str | None,
-        typer.Option(help="Compare at each value of a setting of uplink, local.privacy or attack: `uplink.noise=0,0.5,1,2`."),
+        str | None, "Compare at each value of a setting of uplink, local.privacy or attack: `uplink.noise=0,0.5,1,2`."
     ] = None,
     leave_one_out: Annotated[
-        bool,
-        typer.Option(
-            "--leave-one-out",
-            help="Also repeat the comparison without each client in turn (at most 50), and show what the others lose.",
-        ),
+        bool, "Also repeat the comparison without each client in turn (at most 50), and show what the others lose."
     ] = False,
     leave_out: Annotated[
-        list[str] | None,
-        typer.Option("--leave-out", help="Repeat it without this client: `--leave-out Cleveland`. May be repeated."),
+        list[str] | None, "Repeat it without this client: `--leave-out Cleveland`. May be repeated."
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
+    report: Annotated[Path | None, "Also write a report to this HTML file."] = None,
     runtime: PoolRuntime = "processes",
     workers: Workers = None,
     address: Address = None,
     file: File = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run nothing; show the planned runs, their duration and disk space.")
-    ] = False,
+    dry_run: Annotated[bool, "Run nothing; show the planned runs, their duration and disk space."] = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:

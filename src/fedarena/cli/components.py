@@ -90,7 +90,7 @@ def _list_papers(json_: bool) -> None:
 
 def check(
     name: Annotated[str, typer.Argument(help="An algorithm, attack, partition, model, data set or selection rule.")],
-    file: Annotated[Path | None, typer.Option("--file", help="Python file that registers it.")] = None,
+    file: Annotated[Path | None, "Python file that registers it."] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -13,25 +13,21 @@ from fedarena.cli.options import (
     File,
     Json,
     Quiet,
+    add_commands,
+    command_group,
     one_source,
-    with_option_groups,
 )
 from fedarena.cli.output import print_json, print_result
 from fedarena.config.errors import CannotWrite
 
 LOGGER = logging.getLogger(__name__)
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Get data sets, and show how they are partitioned among clients.",
-)
+app = command_group("Get data sets, and show how they are partitioned among clients.")
 
 
-@app.command()
 def get(
     name: Annotated[str, typer.Argument(help="A data set of `fedarena list datasets`.")],
-    folder: Annotated[Path | None, typer.Option(help="Where to store it; by default the user's cache folder.")] = None,
+    folder: Annotated[Path | None, "Where to store it; by default the user's cache folder."] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -47,14 +43,12 @@ def get(
     print_result(path, {"name": name, "path": str(path)}, json_)
 
 
-@app.command()
-@with_option_groups
 def show(
     *,
     experiment: Annotated[
         list[str], typer.Argument(help="An experiment file, the name of a data set, or CSV or Parquet files.")
     ],
-    plot: Annotated[Path | None, typer.Option(help="Also draw the partition to this PNG file.")] = None,
+    plot: Annotated[Path | None, "Also draw the partition to this PNG file."] = None,
     changes: ExperimentOptions,
     file: File = None,
     json_: Json = False,
@@ -104,3 +98,6 @@ def show(
         if table is not None:
             show_table(table, data)
         show_partition(exp, facts)
+
+
+add_commands(app, get, show)

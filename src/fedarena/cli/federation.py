@@ -9,41 +9,33 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
-from fedarena.cli.options import File, Json, Quiet, Set, passed_on
+from fedarena.cli.options import File, Json, Quiet, Set, add_commands, command_group, passed_on
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Make keys for `fedarena serve` and `fedarena join`."
-)
+app = command_group("Make keys for `fedarena serve` and `fedarena join`.")
 
 
 def serve(
     experiment: Annotated[str | None, typer.Argument(help="An experiment file.", show_default=False)] = None,
-    participants: Annotated[
-        int | None, typer.Option(min=1, help="Clients that must join; by default all that have keys.")
-    ] = None,
+    participants: Annotated[int | None, "Clients that must join; by default all that have keys.", Ge(1)] = None,
     minimum: Annotated[
-        int | None, typer.Option(min=1, help="Clients whose answers are enough for a round.  [default: more than half]")
+        int | None, "Clients whose answers are enough for a round.  [default: more than half]", Ge(1)
     ] = None,
-    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds that clients have to answer in a round.")] = 300.0,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a round in which too few clients answer.")] = 3,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for clients to join.")] = 600.0,
-    address: Annotated[str, typer.Option(help="Address to listen on, `machine:port`.")] = "0.0.0.0:8440",
-    keys: Annotated[Path, typer.Option(help="Folder of the server's keys, or its parent folder.")] = Path("keys"),
+    deadline: Annotated[float, "Seconds that clients have to answer in a round.", Ge(0.1)] = 300.0,
+    attempts: Annotated[int, "Attempts at a round in which too few clients answer.", Ge(1)] = 3,
+    wait: Annotated[float, "Seconds to wait for clients to join.", Ge(0)] = 600.0,
+    address: Annotated[str, "Address to listen on, `machine:port`."] = "0.0.0.0:8440",
+    keys: Annotated[Path, "Folder of the server's keys, or its parent folder."] = Path("keys"),
     share_models: Annotated[
-        bool,
-        typer.Option(
-            "--share-models", help="Send the personal model of each client to all clients, to be evaluated there."
-        ),
+        bool, "Send the personal model of each client to all clients, to be evaluated there."
     ] = False,
     set_: Set = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; by default the next free one under runs/.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    out: Annotated[Path | None, "Folder of the run; by default the next free one under runs/."] = None,
+    resume: Annotated[Path | None, "Resume the run in this folder."] = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -76,46 +68,32 @@ def join(
         typer.Option(help="A .csv or .parquet file with your samples. It stays on this machine.", show_default=False),
     ],
     server: Annotated[str, typer.Option(help="Address of the server, `machine:port`.", show_default=False)],
-    keys: Annotated[Path, typer.Option(help="Folder of your keys, or its parent folder.")] = Path("keys"),
-    name: Annotated[str | None, typer.Option(help="Name of this client; by default the one of its keys.")] = None,
+    keys: Annotated[Path, "Folder of your keys, or its parent folder."] = Path("keys"),
+    name: Annotated[str | None, "Name of this client; by default the one of its keys."] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Column to predict, if its name differs from the experiment's; repeat it for several, in their order."
-        ),
+        "Column to predict, if its name differs from the experiment's; repeat it for several, in their order.",
     ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="File with test samples, if the experiment sets data.test_path.")
-    ] = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Separator of columns, if it differs from the experiment's.")
-    ] = None,
+    test: Annotated[Path | None, "File with test samples, if the experiment sets data.test_path."] = None,
+    separator: Annotated[str | None, "Separator of columns, if it differs from the experiment's."] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the client state and of the log of releases.  [default: federation/NAME]"),
+        Path | None, "Folder of the client state and of the log of releases.  [default: federation/NAME]"
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the final model.  [default: `model` in the folder of the run, below --folder]"),
+        Path | None, "Folder for the final model.  [default: `model` in the folder of the run, below --folder]"
     ] = None,
     experiment: Annotated[
-        Path | None, typer.Option(help="The experiment file that you agreed to; any other experiment is refused.")
+        Path | None, "The experiment file that you agreed to; any other experiment is refused."
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Consent without a prompt; required without a terminal.")
     ] = False,
-    runs: Annotated[int, typer.Option(min=1, help="Number of runs to join before the command ends.")] = 1,
+    runs: Annotated[int, "Number of runs to join before the command ends.", Ge(1)] = 1,
     new_release: Annotated[
-        bool,
-        typer.Option(
-            "--new-release",
-            help="Allow releases over other samples or columns than before. Two such releases can reveal single samples.",
-        ),
+        bool, "Allow releases over other samples or columns than before. Two such releases can reveal single samples."
     ] = False,
-    least: Annotated[
-        int, typer.Option(min=1, help="Smallest number of training samples over which sums are released.")
-    ] = 10,
-    patience: Annotated[float, typer.Option(min=0, help="Seconds to keep trying to reach the server.")] = 600.0,
+    least: Annotated[int, "Smallest number of training samples over which sums are released.", Ge(1)] = 10,
+    patience: Annotated[float, "Seconds to keep trying to reach the server.", Ge(0)] = 600.0,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -140,14 +118,11 @@ def join(
     print_result("\n".join(lines), found, json_)
 
 
-@app.command()
 def keys(
     names: Annotated[list[str], typer.Argument(help="Names of the clients: `clinic-a clinic-b`.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the keys.")] = Path("keys"),
-    host: Annotated[
-        list[str] | None, typer.Option(help="Host name or address of the server's machine. May be repeated.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, help="Days for which the server's certificate is valid.")] = 365,
+    out: Annotated[Path, "Folder for the keys."] = Path("keys"),
+    host: Annotated[list[str] | None, "Host name or address of the server's machine. May be repeated."] = None,
+    days: Annotated[int, "Days for which the server's certificate is valid.", Ge(1)] = 365,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -180,3 +155,6 @@ def _consent(yes: bool, quiet: bool) -> Callable[[Any, list[str]], bool]:
         return yes or typer.confirm("join this experiment?", err=True)
 
     return consent
+
+
+add_commands(app, keys)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from annotated_types import Ge
 
 from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_result
@@ -16,11 +17,11 @@ def finetune(
         Path, typer.Argument(help="A run folder with a model: of a federation, of a client, or of a table.")
     ],
     data: Annotated[Path, typer.Argument(help="A CSV or Parquet file with your samples. It stays on this machine.")],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over your training samples.")] = 2,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 16,
-    test: Annotated[float, typer.Option(help="Share of your samples that is held out, to compare.")] = 0.2,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of the order of samples.")] = 0,
+    epochs: Annotated[int, "Passes over your training samples.", Ge(1)] = 2,
+    lr: Annotated[float, "Learning rate."] = 0.01,
+    batch: Annotated[int, "Samples of a step.", Ge(1)] = 16,
+    test: Annotated[float, "Share of your samples that is held out, to compare."] = 0.2,
+    seed: Annotated[int, "Seed of the split and of the order of samples.", Ge(0)] = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder of the new model; by default the next free one under runs/."),

@@ -21,6 +21,7 @@ from fedarena.cli.data import app as data_app
 from fedarena.cli.federation import app as federation_app
 from fedarena.cli.federation import join, serve
 from fedarena.cli.finetune import finetune
+from fedarena.cli.options import add_commands
 from fedarena.cli.predict import predict
 from fedarena.cli.report import report
 from fedarena.cli.reproduce import reproduce
@@ -64,8 +65,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(vertical_app, name="vertical")
 app.add_typer(federation_app, name="federation")
 COMMANDS = (run, compare, search, report, predict, list_, reproduce, verify, check, bench, ui, serve, join, finetune)
-for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(command)
+add_commands(app, *COMMANDS)
 
 
 @app.callback(invoke_without_command=True)

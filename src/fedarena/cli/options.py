@@ -39,8 +39,23 @@ def _load_components(file: Path | None) -> Path | None:
     return file
 
 
-def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Let Typer see the fields of each parameter that is a dataclass of options as options of the command."""
+def command_group(about: str) -> typer.Typer:
+    """Return a group of commands, of which this is the help."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=about)
+
+
+def add_commands(app: typer.Typer, *commands: Callable[..., None]) -> None:
+    """Add commands under the names of their functions."""
+    for command in commands:
+        app.command(command.__name__.rstrip("_"))(_with_options(command))
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Typer see the options of a command.
+
+    A text in the annotation of a parameter is the help of the option of that name; `Ge` after it is the least value. A
+    parameter that is a dataclass has an option for each field.
+    """
     own = inspect.signature(command, eval_str=True).parameters
     kinds: dict[str, Any] = {
         name: one.annotation for name, one in own.items() if dataclasses.is_dataclass(one.annotation)
@@ -53,20 +68,25 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**values, **made)
 
     shown = [one for name, parameter in own.items() for one in groups.get(name, {name: parameter}).values()]
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
-    )
+    run.__signature__ = inspect.Signature(list(map(_with_help, shown)))  # type: ignore[attr-defined]
     return run
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
+def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind, about = parameter.annotation, getattr(parameter.annotation, "__metadata__", ())
+    if about and isinstance(about[0], str):
+        name, least = f"--{parameter.name.strip('_').replace('_', '-')}", next((one.ge for one in about[1:]), None)
+        option = typer.Option(name, help=about[0], min=least, show_default=parameter.default != "")
+        kind = Annotated[kind.__origin__, option]
+    return parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+Json = Annotated[bool, "Print the result as JSON on stdout, and nothing else there."]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Show no progress and no notes on stderr.", callback=_configure_messages),
 ]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a setting: `--set local.lr=0.05`. May be repeated.")
-]
+Set = Annotated[list[str] | None, "Change a setting: `--set local.lr=0.05`. May be repeated."]
 File = Annotated[
     Path | None,
     typer.Option("--file", help="Python file that registers components of your own.", callback=_load_components),
@@ -78,24 +98,17 @@ ExperimentSource = Annotated[
         show_default=False,
     ),
 ]
-Runtime = Annotated[Literal["serial", "processes", "ray"], typer.Option(help="Where clients run.")]
-PoolRuntime = Annotated[Literal["processes", "ray"], typer.Option(help="Where whole runs are executed.")]
+Runtime = Annotated[Literal["serial", "processes", "ray"], "Where clients run."]
+PoolRuntime = Annotated[Literal["processes", "ray"], "Where whole runs are executed."]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        help="Number of worker processes, at most four per core.  [default: one per core]", show_default=False
-    ),
+    "Number of worker processes, at most four per core.  [default: one per core]",
 ]
 Address = Annotated[
     str | None,
-    typer.Option(
-        help="Ray cluster: `auto`, HOST:PORT or ray://HOST:PORT; by default a local one is started. "
-        "Needs `fedarena[ray]`."
-    ),
+    "Ray cluster: `auto`, HOST:PORT or ray://HOST:PORT; by default a local one is started. Needs `fedarena[ray]`.",
 ]
-SearchMethod = Annotated[
-    Literal["tpe", "random", "grid"] | None, typer.Option(help="How trials are chosen.  [default: tpe]")
-]
+SearchMethod = Annotated[Literal["tpe", "random", "grid"] | None, "How trials are chosen.  [default: tpe]"]
 
 
 @dataclass(frozen=True)
@@ -103,36 +116,17 @@ class ExperimentOptions:
     """The options of `run`, `compare`, `search` and `data show` that change the experiment; most are about a table."""
 
     set_: Set = None
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label", help="Column of a table to predict. May be repeated: several 0/1 labels.", show_default=False
-        ),
-    ] = None
-    client: Annotated[
-        str | None,
-        typer.Option("--client", help="Column of a table that names the client of a row.", show_default=False),
-    ] = None
-    drop: Annotated[
-        list[str] | None, typer.Option("--drop", help="Column that is not used. May be repeated.", show_default=False)
-    ] = None
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option("--categorical", help="Column of categories. May be repeated.", show_default=False),
-    ] = None
-    numeric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--numeric", help="Column of numbers; texts in it are missing values. May be repeated.", show_default=False
-        ),
-    ] = None
+    label: Annotated[list[str] | None, "Column of a table to predict. May be repeated: several 0/1 labels."] = None
+    client: Annotated[str | None, "Column of a table that names the client of a row."] = None
+    drop: Annotated[list[str] | None, "Column that is not used. May be repeated."] = None
+    categorical: Annotated[list[str] | None, "Column of categories. May be repeated."] = None
+    numeric: Annotated[list[str] | None, "Column of numbers; texts in it are missing values. May be repeated."] = None
     missing: Annotated[
-        Literal["median", "mean", "error"] | None,
-        typer.Option("--missing", help="What replaces missing numbers.  [default: median]", show_default=False),
+        Literal["median", "mean", "error"] | None, "What replaces missing numbers.  [default: median]"
     ] = None
     task: Annotated[
         Literal["classification", "regression", "multilabel", "survival"] | None,
-        typer.Option("--task", help="What the label is.  [default: inferred]", show_default=False),
+        "What the label is.  [default: inferred]",
     ] = None
 
     @property

@@ -19,10 +19,8 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write the predictions, as CSV or Parquet.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability of the intervals of a regression.")] = 0.9,
-    client: Annotated[
-        str | None, typer.Option(help="A client by name or number, for its own model or its own scaling.")
-    ] = None,
+    level: Annotated[float, "Probability of the intervals of a regression."] = 0.9,
+    client: Annotated[str | None, "A client by name or number, for its own model or its own scaling."] = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,

@@ -21,9 +21,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="HTML file; by default report.html in the first folder.")
     ] = None,
-    figures: Annotated[Path | None, typer.Option(help="Also draw figures for a paper into this folder.")] = None,
+    figures: Annotated[Path | None, "Also draw figures for a paper into this folder."] = None,
     form: Annotated[Literal["pdf", "png"], typer.Option("--format", help="File format of the figures.")] = "pdf",
-    table: Annotated[Literal["latex", "markdown"] | None, typer.Option(help="Print the tables in this format.")] = None,
+    table: Annotated[Literal["latex", "markdown"] | None, "Print the tables in this format."] = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,

@@ -18,27 +18,16 @@ def reproduce(
     ] = None,
     size: Annotated[
         Literal["smoke", "small", "full"] | None,
-        typer.Option(
-            help="`smoke`: does it run; `small`: does the order of the algorithms agree; `full`: as published.  "
-            "[default: small]"
-        ),
+        "`smoke`: does it run; `small`: does the order of the algorithms agree; `full`: as published.  "
+        "[default: small]",
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Reproduce all of them, one after the other.")] = False,
-    only: Annotated[
-        str | None, typer.Option(help="Run only cells that match this pattern: `--only 'C=0.1 B=10 *'`.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder; by default one under runs/papers/ that belongs to it.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the reproduction in this folder.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Also write the result file into this folder.")] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Run nothing; write a page about the result files of --save (papers/results)."),
-    ] = None,
-    judge: Annotated[
-        Path | None, typer.Option(help="Run nothing; judge this result file again by the current recipe.")
-    ] = None,
+    only: Annotated[str | None, "Run only cells that match this pattern: `--only 'C=0.1 B=10 *'`."] = None,
+    out: Annotated[Path | None, "Folder; by default one under runs/papers/ that belongs to it."] = None,
+    resume: Annotated[Path | None, "Resume the reproduction in this folder."] = None,
+    save: Annotated[Path | None, "Also write the result file into this folder."] = None,
+    page: Annotated[Path | None, "Run nothing; write a page about the result files of --save (papers/results)."] = None,
+    judge: Annotated[Path | None, "Run nothing; judge this result file again by the current recipe."] = None,
     workers: Workers = None,
     json_: Json = False,
     quiet: Quiet = False,

@@ -19,36 +19,27 @@ from fedarena.cli.options import (
     Workers,
     one_source,
     passed_on,
-    with_option_groups,
 )
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
 
 
-@with_option_groups
 def run(
     *,
     experiment: ExperimentSource = None,
     changes: ExperimentOptions,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; by default the next free one under runs/.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    out: Annotated[Path | None, "Folder of the run; by default the next free one under runs/."] = None,
+    resume: Annotated[Path | None, "Resume the run in this folder."] = None,
     from_intact: Annotated[
-        bool,
-        typer.Option(
-            "--from-intact",
-            help="With --resume: if files of the latest round are damaged, resume from the last intact round.",
-        ),
+        bool, "With --resume: if files of the latest round are damaged, resume from the last intact round."
     ] = False,
     runtime: Runtime = "processes",
     workers: Workers = None,
     address: Address = None,
     file: File = None,
     track: Annotated[
-        str | None,
-        typer.Option(help="Also log to MLflow: the address of a server, or a folder. Needs `fedarena[track]`."),
+        str | None, "Also log to MLflow: the address of a server, or a folder. Needs `fedarena[track]`."
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,

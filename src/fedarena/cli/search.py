@@ -19,35 +19,25 @@ from fedarena.cli.options import (
     Workers,
     one_source,
     passed_on,
-    with_option_groups,
 )
 from fedarena.cli.output import print_result
 
 
-@with_option_groups
 def search(
     *,
     experiment: ExperimentSource = None,
-    space: Annotated[
-        Path | None, typer.Option(help="Search space as a TOML file; by default the algorithm's own.")
-    ] = None,
-    trials: Annotated[int | None, typer.Option(help="Number of trials, including those of earlier calls.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A published search, e.g. `nilsson-fedavg`.")] = None,
+    space: Annotated[Path | None, "Search space as a TOML file; by default the algorithm's own."] = None,
+    trials: Annotated[int | None, "Number of trials, including those of earlier calls."] = None,
+    preset: Annotated[str | None, "A published search, e.g. `nilsson-fedavg`."] = None,
     method: SearchMethod = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search; the experiment's own is `--set seed=1`.")] = 0,
-    score: Annotated[
-        Literal["best", "final"], typer.Option(help="Accuracy on the held-out samples that counts.")
-    ] = "best",
-    ahead: Annotated[
-        int, typer.Option(help="Trials that may run at the same time; changes which trials are chosen.")
-    ] = 4,
+    seed: Annotated[int, "Seed of the search; the experiment's own is `--set seed=1`."] = 0,
+    score: Annotated[Literal["best", "final"], "Accuracy on the held-out samples that counts."] = "best",
+    ahead: Annotated[int, "Trials that may run at the same time; changes which trials are chosen."] = 4,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
-    study: Annotated[Path | None, typer.Option(help="SQLite file of the study; by default inside the folder.")] = None,
+    study: Annotated[Path | None, "SQLite file of the study; by default inside the folder."] = None,
     changes: ExperimentOptions,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the search; by default one under runs/ that belongs to it.")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the search in this folder.")] = None,
+    out: Annotated[Path | None, "Folder of the search; by default one under runs/ that belongs to it."] = None,
+    resume: Annotated[Path | None, "Resume the search in this folder."] = None,
     runtime: PoolRuntime = "processes",
     workers: Workers = None,
     address: Address = None,

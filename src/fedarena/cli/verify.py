@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from annotated_types import Ge
 
 from fedarena.cli.options import Address, File, Json, Quiet, Runtime, Workers
 from fedarena.cli.output import print_json
@@ -15,9 +16,7 @@ MOST_DIFFERENCES = 10  # printed as text; `--json` has them all
 
 def verify(
     run: Annotated[Path, typer.Argument(help="A run folder, or a result file of `fedarena reproduce`.")],
-    row: Annotated[
-        int | None, typer.Option(min=1, help="Which run of a result file to repeat; by default the quickest.")
-    ] = None,
+    row: Annotated[int | None, "Which run of a result file to repeat; by default the quickest.", Ge(1)] = None,
     runtime: Runtime = "processes",
     workers: Workers = None,
     address: Address = None,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from annotated_types import Ge
 
-from fedarena.cli.options import Json, Quiet, with_option_groups
+from fedarena.cli.options import Json, Quiet, add_commands, command_group
 from fedarena.cli.output import print_result
 from fedarena.cli.vertical_options import (
     MAY_CHANGE,
@@ -24,83 +25,56 @@ from fedarena.config.errors import BadValue
 
 LOGGER = logging.getLogger(__name__)
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Train boosted trees between parties that have different columns about the same people (SecureBoost).",
+app = command_group(
+    "Train boosted trees between parties that have different columns about the same people (SecureBoost)."
 )
 
 
-@app.command()
-@with_option_groups
 def train(
     options: PartyOptions,
     label: Label = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    drop: Annotated[list[str] | None, "Column to leave out. May be repeated."] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated."
-        ),
+        "Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated.",
     ] = None,
-    hosts: Annotated[
-        int | None, typer.Option(min=1, help="Simulation: number of hosts that share the columns.")
-    ] = None,
+    hosts: Annotated[int | None, "Simulation: number of hosts that share the columns.", Ge(1)] = None,
     algorithm: Annotated[
         Literal["secureboost", "secureboost_plus"] | None,
-        typer.Option(help="With or without the optimisations of SecureBoost+.  [default: secureboost_plus]"),
+        "With or without the optimisations of SecureBoost+.  [default: secureboost_plus]",
     ] = None,
     trees: Annotated[
-        int | None, typer.Option(min=1, help="Number of trees; with more than two classes, per class.  [default: 25]")
+        int | None, "Number of trees; with more than two classes, per class.  [default: 25]", Ge(1)
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Depth of a tree.  [default: 5]")] = None,
+    depth: Annotated[int | None, "Depth of a tree.  [default: 5]", Ge(1)] = None,
     objective: Annotated[
         Literal["logistic", "softmax", "squared_error"] | None,
-        typer.Option(help="Loss to minimise; by default the one that fits the label."),
+        "Loss to minimise; by default the one that fits the label.",
     ] = None,
-    key_bits: Annotated[int | None, typer.Option(help="Size of the Paillier key in bits.  [default: 2048]")] = None,
+    key_bits: Annotated[int | None, "Size of the Paillier key in bits.  [default: 2048]"] = None,
     exponents: Annotated[
         Literal["full", "short"] | None,
-        typer.Option(
-            help="Exponents of the encryption; short ones are faster and need an additional assumption.  [default: full]"
-        ),
+        "Exponents of the encryption; short ones are faster and need an additional assumption.  [default: full]",
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting of the trees: `--set lr=0.1`. May be repeated.")
-    ] = None,
-    test_share: Annotated[float, typer.Option(help="Share of the rows held out for testing.")] = 0.2,
-    check_pooled: Annotated[
-        bool, typer.Option("--check-pooled", help="Simulation: compare with XGBoost on all columns in one place.")
-    ] = False,
+    set_: Annotated[list[str] | None, "Change a setting of the trees: `--set lr=0.1`. May be repeated."] = None,
+    test_share: Annotated[float, "Share of the rows held out for testing."] = 0.2,
+    check_pooled: Annotated[bool, "Simulation: compare with XGBoost on all columns in one place."] = False,
     min_leaf_rows: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Smallest number of rows of a leaf; a host rejects a guest that asks for less.  [default: 1]"
-        ),
+        int | None, "Smallest number of rows of a leaf; a host rejects a guest that asks for less.  [default: 1]", Ge(1)
     ] = None,
     min_bin_count: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Smallest number of rows of a bin; a host rejects a guest that asks for less.  [default: 1]"
-        ),
+        int | None, "Smallest number of rows of a bin; a host rejects a guest that asks for less.  [default: 1]", Ge(1)
     ] = None,
-    most_trees: Annotated[
-        int | None, typer.Option(min=1, help="Host: largest number of trees that a guest may train.")
-    ] = None,
+    most_trees: Annotated[int | None, "Host: largest number of trees that a guest may train.", Ge(1)] = None,
     most_bits: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Host: bits that a guest may decrypt per split candidate; 4094 for plain secureboost."
-        ),
+        int | None, "Host: bits that a guest may decrypt per split candidate; 4094 for plain secureboost.", Ge(1)
     ] = None,
     min_rows: MinRows = 50,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the model; by default one under runs/, which an unfinished host uses again."),
+        Path | None, "Folder of the model; by default one under runs/, which an unfinished host uses again."
     ] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(help="Resume the training in this folder; only the options of the connection may change."),
+        Path | None, "Resume the training in this folder; only the options of the connection may change."
     ] = None,
 ) -> None:
     """Train trees on the columns of several parties. No party shows its columns or labels to another.
@@ -175,15 +149,11 @@ def _resumed(options: PartyOptions, task: Any) -> Any:
     return dataclasses.replace(task, line=dataclasses.replace(task.line, **changed))
 
 
-@app.command()
-@with_option_groups
 def predict(
     options: PartyOptions,
-    model: Annotated[Path | None, typer.Option(help="Folder of this party's model, or of a simulation's.")] = None,
+    model: Annotated[Path | None, "Folder of this party's model, or of a simulation's."] = None,
     label: Label = None,
-    to: Annotated[
-        Path | None, typer.Option(help="CSV file for the predictions; by default they are printed on stdout.")
-    ] = None,
+    to: Annotated[Path | None, "CSV file for the predictions; by default they are printed on stdout."] = None,
     min_rows: MinRows = 1,
 ) -> None:
     """Predict with a trained model. Each party evaluates its own part of the trees.
@@ -218,8 +188,6 @@ def predict(
         sys.stdout.write(lines)
 
 
-@app.command()
-@with_option_groups
 def align(options: PartyOptions, min_rows: MinRows = 50) -> None:
     """Count the ids that all parties have in common, by private set intersection, and do nothing else.
 
@@ -238,11 +206,10 @@ def align(options: PartyOptions, min_rows: MinRows = 50) -> None:
     print_result(f"{found['common']} people in common: {counts}", found, options.json_)
 
 
-@app.command()
 def keys(
     names: Annotated[list[str], typer.Argument(help="Names of all parties, including the guest: `guest bank`.")],
-    out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("keys"),
-    days: Annotated[int, typer.Option(min=1, help="Days for which the certificates are valid.")] = 365,
+    out: Annotated[Path, "Folder for the certificates."] = Path("keys"),
+    days: Annotated[int, "Days for which the certificates are valid.", Ge(1)] = 365,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -288,3 +255,6 @@ def _unfinished_folder(stem: str) -> Path:
     from fedarena.vertical.task_file import DONE
 
     return next(path for path in numbered_folders(stem) if not (path / DONE).exists())
+
+
+add_commands(app, train, predict, align, keys)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from annotated_types import Ge
 
 from fedarena.cli.options import Json, Quiet
 from fedarena.config.errors import BadValue
@@ -31,46 +32,31 @@ ONLY = {  # options that apply to some parties only
 MAY_CHANGE = ("peers", "keys", "deadline", "patience")  # when a training is resumed
 
 Party = Literal["guest", "host"]
-Label = Annotated[str | None, typer.Option(help="Column to predict; only the guest has it.")]
-MinRows = Annotated[int, typer.Option(min=1, help="Smallest number of common rows for which a training starts.")]
+Label = Annotated[str | None, "Column to predict; only the guest has it."]
+MinRows = Annotated[int, "Smallest number of common rows for which a training starts.", Ge(1)]
 
 
 @dataclass(frozen=True)
 class PartyOptions:
-    """The options that `train`, `predict` and `align` share; see `with_option_groups`."""
+    """The options that `train`, `predict` and `align` share."""
 
     ctx: typer.Context
     table: Annotated[
         str | None,
         typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
     ] = None
-    party: Annotated[
-        Party | None, typer.Option("--party", help="Role of this process; by default it simulates all parties.")
-    ] = None
-    peers: Annotated[
-        list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
-    ] = None
-    listen: Annotated[str | None, typer.Option(help="Host: address to listen on, `machine:port`.")] = None
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder with this party's certificate; `vertical keys` makes it.")
-    ] = None
-    guest: Annotated[str, typer.Option("--guest", help="Name in the guest's certificate.")] = "guest"
-    id_: Annotated[
-        str | None,
-        typer.Option("--id", help="Column that identifies a row. Without it, rows are matched by their order."),
-    ] = None
+    party: Annotated[Party | None, "Role of this process; by default it simulates all parties."] = None
+    peers: Annotated[list[str] | None, "Guest: a host and its address, `bank=machine:port`. May be repeated."] = None
+    listen: Annotated[str | None, "Host: address to listen on, `machine:port`."] = None
+    keys: Annotated[Path | None, "Folder with this party's certificate; `vertical keys` makes it."] = None
+    guest: Annotated[str, "Name in the guest's certificate."] = "guest"
+    id_: Annotated[str | None, "Column that identifies a row. Without it, rows are matched by their order."] = None
     most_ids: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Host: total number of ids that a guest may ask about.  [default: ten times the host's own]"
-        ),
+        int | None, "Host: total number of ids that a guest may ask about.  [default: ten times the host's own]", Ge(1)
     ] = None
-    insecure_hashed_ids: Annotated[
-        bool,
-        typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids."),
-    ] = False
-    deadline: Annotated[float, typer.Option(min=1, help="Guest: seconds that a host has to answer.")] = 600.0
-    patience: Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")] = 120.0
+    insecure_hashed_ids: Annotated[bool, "Align by plain hashes, which anyone can reverse by guessing ids."] = False
+    deadline: Annotated[float, "Guest: seconds that a host has to answer.", Ge(1)] = 600.0
+    patience: Annotated[float, "Guest: seconds to keep trying to reach a host.", Ge(0)] = 120.0
     json_: Json = False
     quiet: Quiet = False
 
