@@ -152,7 +152,7 @@ def test_populations_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_work_that_does_not_exist_is_refused_before_anything_is_measured() -> None:
     result = CliRunner().invoke(app, ["bench", "W1", "W11"])
     assert result.exit_code == 2
-    assert "no work or suite is called 'W11'" in result.stderr
+    assert "no workload or suite is called 'W11'" in result.stderr
     assert "W1" in result.stderr.splitlines()[1]  # did you mean?
 
 

@@ -84,9 +84,9 @@ def test_a_mapping_gives_names() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ([], "no algorithm cannot be compared"),
-        (["fedavg"], "1 algorithm cannot be compared"),
-        ("fedavg", "1 algorithm cannot be compared"),
+        ([], "no algorithm is named"),
+        (["fedavg"], "one algorithm cannot be compared"),
+        ("fedavg", "one algorithm cannot be compared"),
         ({"name": "fedavg"}, "a comparison needs two algorithms"),
         (["fedavg", "fedavg"], "'fedavg' twice cannot be distinguished"),
         (["fedavg", " fedavg"], "'fedavg' twice"),

@@ -432,8 +432,8 @@ def test_exit_code_1_when_nothing_could_be_compared() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits"], "no algorithm cannot be compared"),
-        (["digits", "-a", "fedavg"], "1 algorithm cannot be compared"),
+        (["digits"], "no algorithm is named"),
+        (["digits", "-a", "fedavg"], "one algorithm cannot be compared"),
         (["digits", "-a", "fedavg", "-a", "fedavg"], "cannot be distinguished"),
         (["digits", "-a", "fedavg", "-a", "scafold"], "did you mean 'scaffold'?"),
         (["digits", "-a", "fedavg", "-a", "fedprox:mu=-1"], "does not fit algorithm 'fedprox'"),

@@ -321,7 +321,7 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
         (["--fixed", "partition,"], "--fixed does not accept ''"),
         (["--per-repeat", "test"], "--per-repeat does not accept 'test'"),
         (["--fixed", "test"], "give --seeds N with --fixed test"),
-        (["--fixed", "start", "--per-repeat", "start,schedule"], "start is to be the same in all splits"),
+        (["--fixed", "start", "--per-repeat", "start,schedule"], "start cannot be the same in all splits"),
         (["--seeds", "3", "--per-repeat", "start"], "every split is a repeat of its own"),
         (["--set", "fold_seed=3"], "leave folds, fold and fold_seed out of it"),
         (["--set", "fold_seed=-1"], "fold_seed = -1"),

@@ -139,7 +139,7 @@ def test_deep_nesting_is_refused() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [(b'"protocol":3', b'"protocol":4'), (b'"fedarena":"', b'"fedarena":"1')])
 def test_another_version_is_reported_by_both_versions(old: bytes, new: bytes) -> None:
-    with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) speaks to fedarena \S+ \(protocol 3\)"):
+    with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) is connected to fedarena \S+ \(protocol 3\)"):
         unpack(WHOLE.replace(old, new), TYPES)
 
 

@@ -189,9 +189,9 @@ def test_parties_of_unlike_versions_part_with_one_plain_message(tmp_path: Path) 
             asked = dataclasses.replace(Frame.decode(raw), version=newer)
             reply = Frame.decode(super().carry(asked.encode(), kind))
             assert reply.kind is FrameKind.ERROR
-            assert f"speaks version {newer} of the protocol, this one version {VERSION}".encode() in reply.body
+            assert f"uses version {newer} of the protocol, this one version {VERSION}".encode() in reply.body
             return dataclasses.replace(reply, version=newer).encode()
 
-    with pytest.raises(FrameRefused, match=f"host 'bank': the other party speaks version {newer}") as caught:
+    with pytest.raises(FrameRefused, match=f"host 'bank': the other party uses version {newer}") as caught:
         Newer(SmallHost(tmp_path), "bank").ask(FrameKind.HELLO)
     assert "install the same release" in str(caught.value)

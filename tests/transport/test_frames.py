@@ -90,7 +90,7 @@ def test_every_truncation_is_refused() -> None:
 def test_another_version_is_reported_in_one_message() -> None:
     raw = bytearray(frame().encode())
     struct.pack_into("<H", raw, 4, VERSION + 1)
-    with pytest.raises(FrameRefused, match=f"speaks version {VERSION + 1} of the protocol, this one version {VERSION}"):
+    with pytest.raises(FrameRefused, match=f"uses version {VERSION + 1} of the protocol, this one version {VERSION}"):
         Frame.decode(bytes(raw))
 
 

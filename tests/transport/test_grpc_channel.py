@@ -70,7 +70,7 @@ def refusal(name: str, port: int, identity: Identity, patience: float = 0.0) -> 
 def test_a_host_under_another_name_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
     error = refusal("shop", bank.port, Identity.load(keys["guest"]))
     assert isinstance(error, BadValue)
-    assert "bears another name" in error.what
+    assert "is for another name" in error.what
 
 
 def test_a_host_of_another_authority_is_refused(keys: dict[str, Path], tmp_path: Path) -> None:

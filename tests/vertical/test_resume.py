@@ -219,7 +219,7 @@ def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
     refused(other, "host 'host1': this host's folder holds 3 trees of another training")
     far_behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
     far_behind.model = replace(far_behind.model, training_id=GuestModel.load(tmp_path / "guest").training_id)
-    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: an interruption loses one at most")
+    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: an interruption loses at most one")
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def measure(names: Sequence[str] | None = None, repetitions: int = 3) -> dict[st
     chosen: dict[str, list[str]] = {}
     known = (*WORKLOADS, *SUITES)
     for name in names or (ROUNDS,):
-        check_known(name, known, f"no work or suite is called '{name}'", f"they are: {', '.join(known)}")
+        check_known(name, known, f"no workload or suite is called '{name}'", f"they are: {', '.join(known)}")
         chosen.setdefault(ROUNDS if name in WORKLOADS else name, []).extend([name] if name in WORKLOADS else [])
         if name == ROUNDS:
             chosen[ROUNDS] = list(WORKLOADS)

@@ -223,7 +223,7 @@ class Plan:
             return value
         if key not in self.own:
             raise BadValue(
-                f"the {key} of this comparison ('{value['name']}') came from Python, no file can bring it back",
+                f"the {key} of this comparison ('{value['name']}') came from Python, and no file can restore it",
                 remedy="give it again: fa.compare(source, algorithms, resume=...)",
             )
         return self.own[key]

@@ -171,7 +171,7 @@ class NotGiven:
     def _error(self) -> BadValue:
         key = "data" if self.kind == "dataset" else self.kind
         return BadValue(
-            f"the {key} of this run ('{quoted(self.name)}') came from Python, no file can bring it back",
+            f"the {key} of this run ('{quoted(self.name)}') came from Python, and no file can restore it",
             remedy=f"give it again: fa.load(..., {key}=...), fa.verify(..., {key}=...) or fa.run(..., resume=...)",
         )
 

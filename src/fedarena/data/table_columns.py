@@ -125,7 +125,7 @@ def read_feature(
             )
         if types.is_nested(field):
             raise BadValue(
-                f"column '{quoted(name)}' holds {quoted(str(field))}, which is no number and no text",
+                f"column '{quoted(name)}' holds {quoted(str(field))}, which is neither a number nor text",
                 remedy=f"drop it (--drop {quoted(name)}), or make columns of its parts",
                 where=where,
             )
@@ -221,7 +221,7 @@ def too_many_levels(name: str, categories: Categories, most: int = MOST_LEVELS) 
 def _dates(name: str) -> BadValue:
     return BadValue(
         f"column '{quoted(name)}' holds dates or times",
-        remedy=f"drop it (--drop {quoted(name)}), replace it by a number such as days since a first day, or, to test on "
+        remedy=f"drop it (--drop {quoted(name)}), replace it with a number such as days since a first day, or, to test on "
         f"the latest rows, set data.time",
         where="data.drop",
     )

@@ -33,7 +33,7 @@ def contestants(choices: Iterable[Any] | Mapping[str, Any], least: int = 2) -> C
         Component.choose("algorithm", table["algorithm"], f"-a {label}, algorithm")
     if len(found) < least:
         raise BadValue(
-            f"{len(found) or 'no'} algorithm cannot be compared",
+            "one algorithm cannot be compared" if found else "no algorithm is named",
             remedy="name two or more: -a fedavg -a scaffold",
             where="-a",
         )

@@ -109,7 +109,7 @@ def make_plan(
     if options.metric is not None:
         experiment = experiment.with_(evaluate={"metric": options.metric})
     if options.sweep is not None and options.tune is not None:
-        raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
+        raise BadValue("a sweep cannot be tuned", remedy="leave out --tune or --sweep", where="--sweep")
     entered, swept = (contestants(algorithms), {}) if options.sweep is None else with_sweep(algorithms, options.sweep)
     plan = replace(_plan(experiment, entered, options.baseline, splitting, options.criteria), sweep=swept)
     plan = with_tuning(plan, options.tune, entered, options.tune_method, options.tune_per, options.spaces)

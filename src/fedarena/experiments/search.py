@@ -268,7 +268,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
         own = next((key for key, part in experiment.items() if is_from_python(part)), None)
     if own is not None:
         raise BadValue(
-            f"the {own} of this search ('{experiment[own]['name']}') came from Python, no file can bring it back",
+            f"the {own} of this search ('{experiment[own]['name']}') came from Python, and no file can restore it",
             remedy=f"use Python, and the same call as before: fa.search(..., out='{root}')",
             where=str(root),
         )

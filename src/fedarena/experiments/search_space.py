@@ -137,7 +137,7 @@ class Space:
             values = dimension.points
             if values is None:
                 raise BadValue(
-                    f"{key} goes {dimension}: a grid cannot hold all of it",
+                    f"{key} ranges {dimension}: a grid cannot hold all of it",
                     remedy="give choices, or a step without log; or search with method random or tpe",
                     where=key,
                 )

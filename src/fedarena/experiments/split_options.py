@@ -51,7 +51,7 @@ class Splitting:
         both = [part for part in self.fixed if part in self.per_repeat]
         if both:
             raise BadValue(
-                f"{both[0]} is to be the same in all splits and drawn for every repeat",
+                f"{both[0]} cannot be the same in all splits and be drawn for every repeat",
                 remedy="name it once: --fixed or --per-repeat",
                 where="--per-repeat",
             )

@@ -33,7 +33,7 @@ def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     else:
         given = {key: list(values) for key, values in text.items()}
     if len(given) != 1:
-        raise BadValue(f"{len(given)} keys are to be swept", remedy=SYNTAX, where="--sweep")
+        raise BadValue(f"a sweep has one key, and {len(given)} are given", remedy=SYNTAX, where="--sweep")
     ((key, values),) = given.items()
     part, _, name = key.rpartition(".")
     if part != "attack" and part not in TABLES:

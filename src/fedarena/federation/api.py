@@ -84,7 +84,7 @@ def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
     if not 1 <= wanted <= known:
         raise BadValue(
             f"{wanted} clients, and the keys of {known} are known",
-            remedy="give 1 to that many, or add keys: `fedarena federation keys NAME`",
+            remedy=f"give 1 to {known}, or add keys: `fedarena federation keys NAME`",
             where="--participants",
         )
     if minimum is not None and not 1 <= minimum <= wanted:

@@ -109,7 +109,7 @@ class ClientFile:
             )
         if source.test_path is None and self.test is not None:
             raise ShareableError(
-                f"the experiment takes {source.test:g} of the rows to test on, and no file",
+                f"the experiment takes {source.test:g} of the rows to test on, and no file of test rows",
                 remedy="leave out --test, or ask the server to set data.test_path",
                 where="--test",
             )

@@ -300,7 +300,7 @@ class ClientWorker:
             if isinstance(part, FailedTask):
                 self._log.info(f"evaluation failed: {part.error}")
                 raise ShareableError(
-                    f"evaluation failed: {part.error.partition(':')[0]}", remedy="is there memory enough?"
+                    f"evaluation failed: {part.error.partition(':')[0]}", remedy="check that there is enough memory"
                 )
             parts.append(part)
         return Scores.joined(parts)

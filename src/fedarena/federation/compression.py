@@ -94,7 +94,7 @@ def decompress(arrays: Arrays, limit: int) -> Arrays:
 def _whole(arrays: Arrays, name: str, limit: int) -> NDArray[Any]:
     form = arrays[f"{name}:form"]
     if form.dtype != np.int64 or form.ndim != 1 or len(form) < 4:
-        raise ValueError("a form that is none")
+        raise ValueError("a form that is not valid")
     kind, mode, count, width, *shape = form.tolist()
     size = math.prod(shape)
     dtype = np.dtype(KINDS[kind])

@@ -214,7 +214,9 @@ def experiment_from_text(text: str) -> Experiment:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadValue(f"the server's experiment cannot be read: {error}", remedy="is it fedarena there?") from None
+        raise BadValue(
+            f"the server's experiment cannot be read: {error}", remedy="check that the server runs fedarena"
+        ) from None
     experiment = Experiment.make(table, where="the server's experiment")
     check_experiment(experiment)
     if experiment.devices.trace is not None:

@@ -34,7 +34,7 @@ ROUNDS = 1 << 32  # a round is one of so many: random numbers are keyed by it
 
 Types = Mapping[str, type]
 Body = TypeVar("Body", bound=MessageBody)
-STRANGE = "is it fedarena on the other side?"
+STRANGE = "check that the other side runs fedarena"
 
 
 class WireRefused(FedarenaError):
@@ -149,7 +149,7 @@ def _check_version(head: dict[str, Any]) -> None:
     if theirs != ours:
         protocol, version = (str(part)[:40] for part in theirs)
         raise OtherVersion(
-            f"fedarena {version} (protocol {protocol}) speaks to fedarena {ours[1]} (protocol {ours[0]})",
+            f"fedarena {version} (protocol {protocol}) is connected to fedarena {ours[1]} (protocol {ours[0]})",
             remedy="install the same version of fedarena at the server and at every client",
         )
 

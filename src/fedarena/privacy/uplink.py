@@ -232,7 +232,7 @@ class UplinkSteps:
         fixed = self._fixed(exchange)
         if not 0 <= weight <= self.heaviest:
             raise CannotSend(
-                f"{self.algorithm} weighs an answer {weight:g}, and uplink.secure knows weights up to {self.heaviest:g}",
+                f"{self.algorithm} weighs an answer {weight:g}, and uplink.secure allows weights up to {self.heaviest:g}",
                 remedy="weigh by rows, or equally",
                 where="uplink.secure",
             )

@@ -20,7 +20,7 @@ def need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
         if key not in how:
             raise BadValue(f"the check '{says}' has no {key}", remedy=f"a check of kind {kind} needs it", where=says)
     if ("of" in how) != ("minus" in how or "to" in how):
-        raise BadValue(f"the check '{says}' has one of two choices", remedy="write of and minus", where=says)
+        raise BadValue(f"the check '{says}' names only one of two choices", remedy="write of and minus", where=says)
     for key, value in how.items():
         fits, form = FORMS.get(key, TEXT)
         if not fits(value):

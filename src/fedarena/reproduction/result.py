@@ -261,7 +261,7 @@ def read_result(path: Path) -> Table:
         ) from None
     if table.get("sha256") != fingerprint(table):
         raise DataBroken(
-            f"{path} is not as it was written: its sha256 does not fit what it says",
+            f"{path} is not as it was written: its sha256 does not match its content",
             remedy="fetch it again, or make it again with `fedarena reproduce`",
         )
     return table

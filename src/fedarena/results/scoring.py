@@ -38,7 +38,7 @@ class Scoring:
         """Raise if the score is undefined: the best round is chosen on common samples."""
         if self.score == "best" and self.evaluate_on != "common":
             raise BadValue(
-                "the best round is chosen on the common test samples, and scores are to be those of clients' own",
+                "the best round is chosen on the common test samples, and the scores are on clients' own test samples",
                 remedy="use --score final, or --evaluate-on common",
                 where="--score",
             )

@@ -117,7 +117,7 @@ class Identity:
         found = names_of(cert)
         if len(found) != 1 or not found[0].startswith(DNS):
             raise BadValue(
-                f"the certificate in {folder} bears {', '.join(found) or 'no alternative name'}",
+                f"the certificate in {folder} has {', '.join(found) or 'no alternative name'}",
                 remedy="give it one alternative name, a DNS name: the party's",
             )
         return cls(check_name(found[0].removeprefix(DNS)), ca, cert, key)
@@ -140,7 +140,7 @@ class ServerKeys:
         check_pair(folder, cert, key)
         names = [name.removeprefix(DNS) for name in names_of(cert) if name.startswith(DNS)]
         if not names:
-            raise BadValue(f"the certificate in {folder} bears no DNS name", remedy=f"give it the name '{SERVER}'")
+            raise BadValue(f"the certificate in {folder} has no DNS name", remedy=f"give it the name '{SERVER}'")
         files = sorted((folder / CLIENTS).glob("*.pub"))
         if not files:
             raise DataMissing(f"no public key in {folder / CLIENTS}", remedy="put NAME.pub of each client there")
@@ -157,7 +157,7 @@ class ClientKeys:
     name: str
     ca: bytes
     key: Any
-    server: str = SERVER  # the name that its certificate must bear, under any address
+    server: str = SERVER  # the name that its certificate must have, under any address
 
     def __repr__(self) -> str:  # a private key has no place in a message
         return f"ClientKeys('{self.name}')"

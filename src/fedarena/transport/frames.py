@@ -100,7 +100,7 @@ class Frame:
         _, version, kind, reply, session, key, tree, level, sequence, length = HEADER.unpack_from(raw)
         if version != VERSION:
             raise FrameRefused(
-                f"the other party speaks version {version} of the protocol, this one version {VERSION}",
+                f"the other party uses version {version} of the protocol, this one version {VERSION}",
                 remedy="install the same release of fedarena at all parties",
             )
         if kind not in LIMITS or reply > 1:
@@ -208,7 +208,7 @@ class _Reader:
         if count * dtype.itemsize > len(self.raw) - self.at or max(shape, default=0) > len(self.raw):
             raise refused("a frame holds an array longer than itself")
         if dtype == np.bool_ and any(b > 1 for b in set(self.raw[self.at : self.at + count])):
-            raise refused("a frame holds truth values that are neither")
+            raise refused("a frame holds truth values that are neither true nor false")
         found = np.frombuffer(self.raw, dtype, count, self.at).reshape(shape)
         self.at += found.nbytes
         self.align()

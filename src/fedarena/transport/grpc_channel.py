@@ -1,7 +1,7 @@
 """Connect two organisations: one gRPC method over mutual TLS, with pinned party names.
 
-It carries the frames of `channel` unchanged. A host listens, and answers only the guest whose certificate bears the
-expected name. The guest checks that each host's certificate bears the name under which it was given.
+It carries the frames of `channel` unchanged. A host listens, and answers only the guest whose certificate has the
+expected name. The guest checks that each host's certificate has the name under which it was given.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class NetworkChannel(Channel):
             other_name = "Hostname" in details
             return BadValue(
                 f"{who} is not who it should be: its certificate "
-                + ("bears another name" if other_name else "is not from the authority in ca.pem"),
-                remedy=f"its certificate must bear the name '{self.name}' and come from that authority",
+                + ("is for another name" if other_name else "is not from the authority in ca.pem"),
+                remedy=f"its certificate must be for the name '{self.name}' and come from that authority",
                 where="--peers",
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -71,7 +71,7 @@ def report(catalogue: Catalogue, id: str) -> str | None:
     except FedarenaError:
         raise
     except Exception as error:
-        raise DataBroken(f"the report cannot be made: {reason(error)}", remedy=f"look into {found.folder}") from error
+        raise DataBroken(f"the report cannot be made: {reason(error)}", remedy=f"check {found.folder}") from error
 
 
 def _head(comparison: ComparisonSummary) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
             f"only {common} ids are known to all parties ({_by_party(counts)}); at least {smallest} are needed"
             if common
             else f"no id is known to all parties ({_by_party(counts)})",
-            remedy="check that all parties write ids alike ('007' is not '7')"
+            remedy="check that all parties write ids in the same way ('007' is not '7')"
             + (", or lower --min-rows; sums over few rows reveal more" if common else ""),
         )
 

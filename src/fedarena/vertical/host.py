@@ -155,7 +155,7 @@ class Host(FrameHandler):
             )
         if trees < have - (0 if self.model.finished else 1):
             raise ResumeMismatch(
-                f"the guest has {trees} trees, this host {have}: an interruption loses one at most",
+                f"the guest has {trees} trees, this host {have}: an interruption loses at most one",
                 remedy="resume with the guest's last model, or start a new training in another folder",
             )
         self.model = replace(

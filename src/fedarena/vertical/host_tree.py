@@ -137,7 +137,7 @@ class HostTree:
         if len(rows) and rows.min() < self.min_leaf_rows:
             raise BadValue(
                 f"the guest requested a node of {rows.min()} rows, or a split that makes one",
-                remedy=f"this host allows {self.min_leaf_rows} at least; raise min_leaf_rows",
+                remedy=f"this host requires at least {self.min_leaf_rows}: raise min_leaf_rows",
             )
 
     def split(self, fields: dict[str, Any], level: int, earlier: Sequence[ColumnSplit]) -> Fields:

@@ -220,7 +220,7 @@ def test_a_server_of_another_authority_is_not_joined(federation: Federation, tmp
 
 def test_a_server_of_another_name_is_not_joined(federation: Federation) -> None:
     keys = ClientKeys.load(federation.keys["cedar"], server="another-name")
-    with pytest.raises(BadValue, match="its certificate bears another name"):
+    with pytest.raises(BadValue, match="its certificate is for another name"):
         join(federation.link.address, keys, never, patience=5.0)
 
 

@@ -117,7 +117,7 @@ def _values(table: pa.Table, name: str) -> NDArray[Any]:
         raise BadValue(f"column '{quoted(name)}' is not text in UTF-8", remedy="save the file in the encoding UTF-8")
     if pa.types.is_nested(kind):
         raise BadValue(
-            f"column '{quoted(name)}' holds {quoted(str(kind))}, which is no number and no text",
+            f"column '{quoted(name)}' holds {quoted(str(kind))}, which is neither a number nor text",
             remedy="choose another column",
         )
     return read_column(table, name)

@@ -215,7 +215,7 @@ def _weights(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
     if not sound.all():
         row = int(np.argmin(sound))
         raise BadValue(
-            f"column '{quoted(name)}' is {quoted(str(values[row]))} in row {row + 1}, which is no weight",
+            f"column '{quoted(name)}' is {quoted(str(values[row]))} in row {row + 1}, which is not a weight",
             remedy="give numbers of at least 0",
             where="data.weight",
         )

@@ -63,7 +63,7 @@ class TorchDataset:
         x, y = (np.asarray(value.numpy() if hasattr(value, "numpy") else value) for value in pair)
         if x.dtype.kind not in "biuf":
             raise BadValue(
-                f"sample {i} has the type {type(pair[0]).__name__}, which is no tensor",
+                f"sample {i} has the type {type(pair[0]).__name__}, which is not a tensor",
                 remedy="give the data set a transform to tensors",
                 where="data.samples",
             )

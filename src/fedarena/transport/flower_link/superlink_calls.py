@@ -64,7 +64,7 @@ def open_client(
     *others: Any,
     on_headers: OnHeaders | None = None,
 ) -> Any:
-    """Return a client of Flower for the SuperLink at an address, whose certificate must bear the name.
+    """Return a client of Flower for the SuperLink at an address, whose certificate must be for the name.
 
     `on_headers` is called with the headers of each response.
     """
@@ -144,7 +144,7 @@ def _raise_if_not_trusted(error: BaseException) -> None:
     what, remedy = {
         9: ("its certificate is not valid yet", "compare the clocks of the two machines"),
         10: ("its certificate has expired", "the server needs a new certificate"),
-        62: ("its certificate bears another name", "check the address, and the server's name in its certificate"),
-        64: ("its certificate bears another address", "check the address, and the server's certificate"),
+        62: ("its certificate is for another name", "check the address, and the server's name in its certificate"),
+        64: ("its certificate is for another address", "check the address, and the server's certificate"),
     }.get(cause.verify_code, ("its certificate is not from the authority in ca.pem", "use the server's ca.pem"))
     raise BadValue(who + what, remedy=remedy, where="--keys") from None
