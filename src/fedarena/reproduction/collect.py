@@ -13,8 +13,8 @@ import numpy as np
 from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import ResumeMismatch
 from fedarena.reproduction import cells
-from fedarena.reproduction.agreement import judge
 from fedarena.reproduction.figures import Curves, FigureData, draw
+from fedarena.reproduction.judgement import judge
 from fedarena.reproduction.measures import BESIDE, applies, has_target, is_cost, limit, read
 from fedarena.reproduction.plan import ReproductionPlan
 from fedarena.reproduction.recipe_index import find_recipe

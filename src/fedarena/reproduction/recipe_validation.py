@@ -10,9 +10,9 @@ from typing import Any
 from fedarena.config.comparison_plan import folder_name
 from fedarena.config.errors import BadValue, check_known, located_at, quoted, repeated
 from fedarena.reproduction import measures
-from fedarena.reproduction.agreement import RecipeCheck
 from fedarena.reproduction.check_keys import is_number
 from fedarena.reproduction.figures import FORMS
+from fedarena.reproduction.judgement import RecipeCheck
 from fedarena.reproduction.recipes import SIZES, Recipe
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label
 

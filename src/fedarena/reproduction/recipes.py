@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, check_known, located_at
 from fedarena.data.published_files import reading
-from fedarena.reproduction.agreement import RecipeCheck, checks_of
+from fedarena.reproduction.judgement import RecipeCheck, checks_of
 from fedarena.reproduction.score_sheet import Cell
 
 Size = Literal["smoke", "small", "full"]

@@ -23,8 +23,8 @@ from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
 from fedarena.reports.terminal_tables import open_console
-from fedarena.reproduction.agreement import RecipeJudgement
 from fedarena.reproduction.check_kinds import sign
+from fedarena.reproduction.judgement import RecipeJudgement
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, format_number, label
 from fedarena.results.json_files import fingerprint, write_text
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.reproduction.agreement import RecipeCheck, checks_of, judge
 from fedarena.reproduction.check_kinds import sign
+from fedarena.reproduction.judgement import RecipeCheck, checks_of, judge
 from fedarena.reproduction.score_sheet import ScoreSheet, format_number
 
 AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
