@@ -200,7 +200,7 @@ class Coordinator:
     # Responses
 
     def turn(self, seconds: float) -> None:
-        """Update the connections and process the messages that have arrived; wait at most so many seconds for the first."""
+        """Update the connections and process the messages that have arrived; wait at most `seconds` for the first."""
         if time.monotonic() - self._refreshed_at > LOOK:
             self._refresh_connections()
         for arrival in self.link.receive(seconds):

@@ -80,7 +80,7 @@ class Totals:
         return (*self.present, *self.sums, *self.squares, *self.class_counts, *label)
 
     def implausible(self, samples: int) -> str:
-        """Return what cannot be true of the statistics of so many samples, or an empty text."""
+        """Return what cannot be true of the statistics of this number of samples, or an empty text."""
         if not all(0 <= count <= samples for count in self.present):
             return "more values are present than there are training samples"
         if self.class_counts and (min(self.class_counts) < 0 or sum(self.class_counts) != samples):

@@ -88,7 +88,7 @@ class GainShares:
     splits: int
     clients: int  # drawn clients that count, over all splits
     undefined: int  # drawn clients whose samples leave the metric undefined
-    bytes: float  # that a client sends and receives in a run, in the mean
+    bytes: float  # that a client sends and receives in a run, on average
     clock_seconds: float
 
 
@@ -268,7 +268,7 @@ def _costs(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, float]]:
 
 
 def _common_costs(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the bytes of a client and the simulated time of a run, in the mean."""
+    """Return the bytes of a client and the simulated time of a run, on average."""
     shares = [run.bytes / max(int((run.client_sizes > 0).sum()), 1) for run in runs]
     return {
         "bytes": float(np.mean(shares)),

@@ -50,7 +50,7 @@ class ModelFacts:
         )
 
     def margin(self, level: float) -> float:
-        """Return how far a new label lies from its prediction at most, with this probability; infinite if that is not known.
+        """Return the largest distance of a new label from its prediction, with this probability; infinite if it is not known.
 
         This is split-conformal prediction (Lei et al. 2018, arXiv:1604.04173): of n errors on samples that the model was
         not trained on, the one in place ceil((n + 1) level). New samples must be like those test samples.

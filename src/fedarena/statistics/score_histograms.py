@@ -40,7 +40,7 @@ def histogram(is_positive: Array, scores: Array, bins: int) -> Counts:
 
 
 def auc_interval(counts: Counts) -> Interval:
-    """Return the AUC: pairs of different bins are ordered, and a pair that shares a bin is wrong by one half at most.
+    """Return the AUC: pairs of different bins are ordered, and a pair that shares a bin is wrong by at most one half.
 
     >>> auc_interval(np.array([[0, 1, 3], [3, 1, 0]]))
     Interval(value=0.96875, low=0.9375, high=1.0)

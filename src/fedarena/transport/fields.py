@@ -40,7 +40,7 @@ def _typed(fields: dict[str, Any], name: str, kind: type[T], called: str) -> T:
 def numbers(
     fields: dict[str, Any], name: str, low: int, high: int, length: int | None = None, most: int | None = None
 ) -> NDArray[np.int64]:
-    """Return an array of integers from low to high, of this length, or with `most` entries at most."""
+    """Return an array of integers from low to high, of this length, or with at most `most` entries."""
     value = fields.get(name)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.ndim != 1:
         raise refused(f"the field '{name}' is not a list of integers")

@@ -1,4 +1,4 @@
-"""Predict: the guest walks all trees at once and asks the owners of splits for directions, `depth` times at most."""
+"""Predict: the guest walks all trees at once and asks the owners of splits for directions, at most `depth` times."""
 
 from __future__ import annotations
 

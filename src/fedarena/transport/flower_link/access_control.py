@@ -2,7 +2,7 @@
 
 A SuperLink serves clients and its own owner on one port, and accepts the owner's calls from anyone. This ASGI application
 around it admits only the server to the owner's calls and only holders of known keys to the clients' calls, limits the
-bytes that they send, and logs whom it refused. It also holds back an empty response for a while: a caller that waits for
+bytes that they send, and logs the callers that it refused. It also holds back an empty response for a while: a caller that waits for
 messages gets one at once, without asking many times a second.
 """
 
@@ -74,7 +74,7 @@ class Notifier:
         self._event = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float, receive: Receive) -> bool:
-        """Wait for more than `seen` notifications, or so many seconds; return False if the caller has disconnected."""
+        """Wait for more than `seen` notifications, but at most `seconds`; return False if the caller has disconnected."""
         if self.count > seen:
             return True
         gone, notified = asyncio.ensure_future(receive()), asyncio.ensure_future(self._event.wait())

@@ -27,10 +27,10 @@ class Link(Protocol):
         """Return number and name of the clients that are connected. A number belongs to a key and never changes."""
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
-        """Send a message to a client, which may answer within so many seconds; return a ticket."""
+        """Send a message to a client, which may answer within `deadline` seconds; return a ticket."""
 
     def receive(self, timeout: float) -> list[ReceivedMessage]:
-        """Return the responses that have arrived; wait at most so many seconds for the first."""
+        """Return the responses that have arrived; wait at most `timeout` seconds for the first."""
 
     def close(self) -> None:
         """Close the link and end the SuperLink."""
