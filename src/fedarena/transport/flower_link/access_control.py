@@ -2,8 +2,8 @@
 
 A SuperLink serves clients and its own owner on one port, and accepts the owner's calls from anyone. This ASGI application
 around it admits only the server to the owner's calls and only holders of known keys to the clients' calls, limits the
-bytes that they send, and logs the callers that it refused. It also holds back an empty response for a while: a caller that waits for
-messages gets one at once, without asking many times a second.
+bytes that they send, and logs the callers that it refused. It also holds back an empty response for a while: a caller that
+waits for messages gets one at once, without asking many times a second.
 """
 
 from __future__ import annotations
