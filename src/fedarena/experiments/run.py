@@ -297,7 +297,7 @@ def opened_run(
             run_folder.reopen(path, context)
         elif folder is not None:
             _begin(path, context)
-        run_folder.check_room(path, context)
+        run_folder.need_room(path, run_folder.room_for(context), "this run")
         pool = _pool(context, options, nodes)
         stack.callback(pool.close)
         yield open_loop(context, pool, store), folder

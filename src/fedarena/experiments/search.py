@@ -68,7 +68,7 @@ class Found:
     @property
     def experiment(self) -> Experiment:
         """The experiment with the best values, evaluated on its test samples, which the search did not use."""
-        return self.search.with_values(self.best.values)
+        return self.search.experiment.with_(**self.best.values, validate_share=None)
 
     @property
     def ranked(self) -> list[Trial]:

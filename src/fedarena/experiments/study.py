@@ -64,10 +64,6 @@ class Search:
         share = self.experiment.validate_share or HELD_OUT
         return self.experiment.with_(validate_share=share, **{"evaluate.stop_at_target": False})
 
-    def with_values(self, values: dict[str, Any]) -> Experiment:
-        """Return the experiment with these values, evaluated on its test samples."""
-        return self.experiment.with_(**values, validate_share=None)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the complete search as plain values."""
         plain = {name: getattr(self, name) for name in ("method", "seed", "score", "ahead", "prune")}

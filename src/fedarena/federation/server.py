@@ -101,7 +101,8 @@ def serve(
         stack.callback(store.close)
         if resume is not None:
             store.load()  # a damaged one is reported before anything is changed
-            run_folder.check_resume(path, context)
+            run_folder.check_same_start(path, context)
+            run_folder.reopen(path, context)
         else:
             roster.save(path)
             run_folder.write_start(path, context)

@@ -61,11 +61,6 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
     return path
 
 
-def check_room(path: Path, context: ExperimentContext) -> None:
-    """Raise if the disk cannot hold two checkpoints and the states of the clients."""
-    need_room(path, room_for(context), "this run")
-
-
 def room_for(context: ExperimentContext) -> int:
     """Return the bytes that a run may need on disk while it is under way."""
     moments = context.keeps_momentum * (2 if context.experiment.local.optimizer == "adam" else 1)
@@ -176,12 +171,6 @@ def check_same_start(path: Path, context: ExperimentContext) -> None:
                 remedy="restore what it used, or start a new run",
                 where=str(path),
             )
-
-
-def check_resume(path: Path, context: ExperimentContext) -> None:
-    """Raise if a run began with other data, another partition or another model, then mark it as unfinished."""
-    check_same_start(path, context)
-    reopen(path, context)
 
 
 def reopen(path: Path, context: ExperimentContext) -> None:
