@@ -18,7 +18,7 @@ from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partition_statistics import class_counts, statistics
 from fedarena.data.partitions import dirichlet
 from fedarena.data.partitions.dirichlet import ClientDirichlet, LabelDirichlet, QuantityDirichlet
-from fedarena.data.partitions.features import FeatureNoise
+from fedarena.data.partitions.features import NoisyFeatures
 from fedarena.data.partitions.iid import Iid, IidStratified
 from fedarena.data.partitions.labels import ClassesPerClient, NonIid, NonIidEqual
 from fedarena.data.partitions.multimodal import Multimodal
@@ -449,15 +449,15 @@ def test_out_of_reach_sizes_fall_back_to_one_row_each_and_say_so():
 
 
 def test_noise_grows_linearly_from_client_0_to_sigma():
-    partition = split(FeatureNoise(sigma=0.2), CIFAR, clients=5)
+    partition = split(NoisyFeatures(sigma=0.2), CIFAR, clients=5)
     np.testing.assert_allclose(partition.noise, [0, 0.05, 0.1, 0.15, 0.2])
     assert partition.frozen_noise
     assert (partition.sizes == 10_000).all()
-    assert not split(FeatureNoise(frozen=False), CIFAR).frozen_noise
+    assert not split(NoisyFeatures(frozen=False), CIFAR).frozen_noise
 
 
 def test_noise_as_variance_is_its_root():
-    partition = split(FeatureNoise(sigma=0.1, noise_as="var"), CIFAR, clients=5)
+    partition = split(NoisyFeatures(sigma=0.1, noise_as="var"), CIFAR, clients=5)
     np.testing.assert_allclose(partition.noise**2, [0, 0.025, 0.05, 0.075, 0.1])
 
 
@@ -471,7 +471,7 @@ def test_client_0_is_unchanged_and_the_others_have_their_deviation():
 
 
 def test_one_client_has_no_noise():
-    assert split(FeatureNoise(), CIFAR, clients=1).noise == [0]
+    assert split(NoisyFeatures(), CIFAR, clients=1).noise == [0]
 
 
 # multimodal
@@ -619,7 +619,7 @@ IMPOSSIBLE = [
     (LabelDirichlet(beta=0.01, retries=3), MNIST, 100, "beta = 0.01"),
     (QuantityDirichlet(beta=0.01, max_draws=9, fallback=False), MNIST, 100, "beta = 0.01"),
     (QuantityDirichlet(min_size=601), MNIST, 100, "601 rows for each"),
-    (FeatureNoise(), TEXT, 5, "no numbers"),
+    (NoisyFeatures(), TEXT, 5, "no numbers"),
     (Multimodal(z=5), CIFAR, 100, "5 of 4 classes"),
     (Multimodal(groups=((0, 1), (1, 2))), CIFAR, 100, "different classes"),
     (Multimodal(z=1), labelled([50], [5]), 1, "two groups"),
@@ -673,7 +673,7 @@ ANY = [
     ClientDirichlet(alpha=0.5, order="client", alpha_convention="symmetric"),
     LabelDirichlet(min_size=1),
     QuantityDirichlet(min_size=2),
-    FeatureNoise(),
+    NoisyFeatures(),
     Multimodal(z=1),
     Multimodal(z=1, variant="balanced"),
     Multimodal(z=1, variant="noise"),

@@ -43,7 +43,7 @@ class PooledCheck:
 
     @property
     def splits_equal(self) -> bool:
-        """Whether all splits of all trees are equal."""
+        """Return whether all splits of all trees are equal."""
         return self.equal == self.splits
 
 

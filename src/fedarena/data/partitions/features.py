@@ -16,7 +16,7 @@ from fedarena.data.partitions.iid import Iid
 
 @register("partition", "feature_noise", paper="Li et al. 2022, arXiv 2102.02079")
 @dataclass(frozen=True)
-class FeatureNoise:
+class NoisyFeatures:
     """Equal parts as in `iid`; client i trains on x + N(0, s_i), where s grows linearly from 0 to sigma.
 
     The global test set has no noise. Pixels are in [0, 1] when noise is added, and are not clipped.
