@@ -139,7 +139,7 @@ def test_who_sends_nothing_takes_part_once() -> None:
         ("uplink.noise=1", "two or more"),
         ("uplink.noise=1,1", "each once"),
         ("uplink.noise", "two or more"),
-        ({"uplink.noise": [1], "uplink.clip": [1]}, "2 keys"),
+        ({"uplink.noise": [1], "uplink.clip": [1]}, "one key, and 2 are given"),
     ],
     ids=str,
 )
