@@ -290,7 +290,7 @@ class Comparison:
             return math.nan
         if self.given_target is not None:
             return self.given_target
-        means = [float(np.mean(s)) for s in self.scores("best").values()]
+        means = [float(np.mean(s)) for s in self.scores("best").values() if len(s)]
         means = [mean for mean in means if math.isfinite(mean)]  # an algorithm that diverged reaches no target
         if not means:
             return math.nan
