@@ -14,13 +14,8 @@ from fedarena import api
 from fedarena.cli.main import app
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
-from fedarena.federation.consent import (
-    differences,
-    experiment_as_text,
-    experiment_from_text,
-    federated_experiment,
-    what_leaves,
-)
+from fedarena.federation.consent import differences, experiment_as_text, experiment_from_text, federated_experiment
+from fedarena.federation.what_leaves import what_leaves
 
 TABLE = 'data = { name = "csv", label = "label", standardise = false }\nrounds = 2\n'
 

@@ -14,12 +14,13 @@ from tests.support.federation_clients import Federation, write
 import fedarena as fa
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.federation import messages
-from fedarena.federation.consent import federated_experiment, what_leaves
+from fedarena.federation.consent import federated_experiment
 from fedarena.federation.evaluation_sums import layout_of
 from fedarena.federation.metric_sums import MetricSums
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total
+from fedarena.federation.what_leaves import what_leaves
 from fedarena.federation.wire_format import Payload, pack, unpack, unpack_body
 
 SIZES = {"alfa": 160, "bravo": 220, "charlie": 130}

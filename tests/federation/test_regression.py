@@ -18,9 +18,10 @@ import fedarena as fa
 from fedarena.config.errors import BadValue
 from fedarena.engine.task_metrics import Predictions
 from fedarena.federation.client_data import ClientFile
-from fedarena.federation.consent import federated_experiment, what_leaves
+from fedarena.federation.consent import federated_experiment
 from fedarena.federation.regression_sums import BY_ERROR, RegressionSums
 from fedarena.federation.statistics_release import StatisticsLayout, Totals
+from fedarena.federation.what_leaves import what_leaves
 from fedarena.models.task import Scores
 from fedarena.statistics import metrics
 

@@ -16,11 +16,12 @@ from fedarena.config.experiment import Experiment
 from fedarena.federation import messages
 from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import statistics_layout
-from fedarena.federation.consent import experiment_as_text, federated_experiment, what_leaves
+from fedarena.federation.consent import experiment_as_text, federated_experiment
 from fedarena.federation.release_log import Binding
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import TooFewAnswers
 from fedarena.federation.statistics_release import StatisticsMask, is_vector
+from fedarena.federation.what_leaves import what_leaves
 from fedarena.federation.wire_format import Payload, pack, unpack, unpack_body
 
 SUMS = {"data": {"standardise": True}}

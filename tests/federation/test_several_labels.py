@@ -15,9 +15,10 @@ from fedarena.config.errors import BadValue
 from fedarena.engine.task_metrics import Predictions
 from fedarena.federation import messages
 from fedarena.federation.client_data import ClientFile
-from fedarena.federation.consent import federated_experiment, label_lines, what_leaves
+from fedarena.federation.consent import federated_experiment
 from fedarena.federation.evaluation_sums import own_values
 from fedarena.federation.multilabel_sums import MultilabelLayout, MultilabelSums
+from fedarena.federation.what_leaves import label_lines, what_leaves
 from fedarena.models.task import Scores
 from fedarena.statistics.metric_registry import measure_labels, metrics_of
 

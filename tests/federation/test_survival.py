@@ -14,7 +14,7 @@ from tests.support.federation_clients import Federation, differences, write
 import fedarena as fa
 from fedarena.config.errors import BadValue
 from fedarena.federation.client_data import ClientFile
-from fedarena.federation.consent import what_leaves
+from fedarena.federation.what_leaves import what_leaves
 from fedarena.statistics.metrics import c_index
 
 SIZES = {"alfa": 61, "bravo": 75, "charlie": 53, "delta": 55}

@@ -20,9 +20,10 @@ from fedarena.config.errors import BadValue
 from fedarena.engine.setup import partition_data
 from fedarena.federation import messages
 from fedarena.federation.client_data import ClientFile, statistics_layout
-from fedarena.federation.consent import federated_experiment, what_leaves
+from fedarena.federation.consent import federated_experiment
 from fedarena.federation.reply_pattern import check_model
 from fedarena.federation.requests import TooFewAnswers
+from fedarena.federation.what_leaves import what_leaves
 from fedarena.federation.wire_format import WireRefused, unpack_body
 
 HIST: dict[str, Any] = {"name": "histboost", "trees": 3, "depth": 4, "bins": 16}

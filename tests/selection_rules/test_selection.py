@@ -19,7 +19,7 @@ from fedarena.engine.context import ExperimentContext
 from fedarena.engine.setup import open_context
 from fedarena.engine.training_loss import LossTask
 from fedarena.experiments.component_checks import check_component
-from fedarena.federation.consent import what_leaves
+from fedarena.federation.what_leaves import what_leaves
 
 LOSSES = ("power_of_choice", "oort")
 

@@ -24,19 +24,13 @@ from fedarena.federation.client_data import AgreedSamples, ClientFile, grows_tre
 from fedarena.federation.client_model import ModelFolder
 from fedarena.federation.client_states import is_unchanged
 from fedarena.federation.client_worker import ClientWorker, Response
-from fedarena.federation.consent import (
-    BUDGET,
-    description_lines,
-    differences,
-    experiment_from_text,
-    label_lines,
-    what_leaves,
-)
+from fedarena.federation.consent import BUDGET, differences, experiment_from_text
 from fedarena.federation.evaluation_sums import OWN_IN_WORDS, SUMS_IN_WORDS
 from fedarena.federation.joined_run import JoinedRun
 from fedarena.federation.redaction import ShareableError, full_message, redacted_message
 from fedarena.federation.release_log import REFUSED, RELEASED, Binding, ReleaseLog
 from fedarena.federation.statistics_release import MASKED_FROM, StatisticsMask
+from fedarena.federation.what_leaves import description_lines, label_lines, what_leaves
 from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack, unpack_body
 from fedarena.models.task import sha256
 from fedarena.runtimes.single_thread import one_thread
