@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from fedarena.integrations import mlflow as mlflow_tracking
 from fedarena.integrations.mlflow import track
 from fedarena.results.comparison import Comparison
 
-mlflow = pytest.importorskip("mlflow", reason="no MLflow here: pip install 'fedarena[track]'")
+if importlib.util.find_spec("mlflow") is None:  # importing it takes a second: only where these tests run
+    pytest.skip("no MLflow here: pip install 'fedarena[track]'", allow_module_level=True)
 
 SETTINGS: dict[str, Any] = {"rounds": 4, "clients": 4, "partition": "iid", "runtime": "serial"}
 
@@ -39,7 +41,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def newest(store: Path, **tags: str) -> Any:
     """The newest MLflow run of the store, as MLflow itself reads it."""
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{store / 'mlflow.db'}")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{store / 'mlflow.db'}")
     group = client.get_experiment_by_name("fedarena")
     wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
     return client, client.search_runs([group.experiment_id], wanted, order_by=["attributes.start_time DESC"])[0]
