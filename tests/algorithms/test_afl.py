@@ -96,12 +96,14 @@ def test_a_client_without_an_answer_keeps_its_weight() -> None:
     assert AFL().server(nothing, update, cohort((0,), 2)) is nothing
 
 
+@pytest.mark.slow
 def test_without_ascent_it_is_the_unweighted_mean_to_the_bit() -> None:
     data, _, _ = federation(5)
     plain, still = (solve(data, one, 3, local=FULL) for one in (UnweightedFedAvg(), AFL(weight_lr=0.0)))
     assert np.array_equal(plain, still)
 
 
+@pytest.mark.slow
 def test_the_largest_loss_becomes_as_small_as_it_can() -> None:
     """Of (w - 1)^2 / 2 three times and (w - 9)^2 / 2 the maximum is least at w = 5."""
     data = quadratics(np.array([[1.0], [1.0], [1.0], [9.0]]), np.ones((4, 1)), [4] * 4)

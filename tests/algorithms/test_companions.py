@@ -202,6 +202,7 @@ def test_drawn_rows_keep_their_own_noise() -> None:
     assert on_blobs(FedVC(base=FedFA(), n_vc=20), **noisy).final.accuracy > 0.5
 
 
+@pytest.mark.slow
 def test_companions_compose_in_text_and_in_python() -> None:
     text = Experiment.make("digits", algorithm={"name": "fedavgm", "beta": 0.5, "with": ["fedir", "fedvc"]})
     made = text.algorithm.made

@@ -66,6 +66,7 @@ def test_q_of_zero_is_the_unweighted_mean_to_the_bit(lr: float) -> None:
     assert fair.weights_sha256 != on_blobs(FedAvg(), **settings).weights_sha256  # sizes differ
 
 
+@pytest.mark.slow
 def test_a_larger_q_favours_the_worst_client() -> None:
     """Three clients agree and one is apart: as q grows, its loss falls and theirs rise."""
     centres, curvatures = np.array([[0.0], [0.0], [0.0], [8.0]]) + 1, np.ones((4, 1))

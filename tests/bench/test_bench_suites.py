@@ -38,6 +38,7 @@ def test_a_row_counts_what_it_needs_and_not_the_gradient_of_its_pixels() -> None
     assert flops(WORKLOADS["W8"]) == 2 * (25 * 32 * 784 + 25 * 32 * 64 * 196 + 3136 * 512 + 512 * 10)
 
 
+@pytest.mark.slow
 def test_samples_of_a_work_are_those_that_the_engine_counts() -> None:
     record = next(iter(fa.rounds(SyntheticImages.of(TINY), runtime="serial", **TINY.settings)))
     assert record.samples == TINY.samples == 3 * 20 * 2

@@ -42,6 +42,7 @@ def refused(*arguments: str) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_run_prints_the_contracts_keys() -> None:
     result = call("run", "digits", *QUICK, "--json")
     assert result.exit_code == 0

@@ -36,6 +36,7 @@ def by_torch(rounds: int, restart: bool, settings: dict[str, object], **options:
     return np.concatenate([p.detach().numpy().ravel() for p in net.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_steps_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> None:
     """For the same gradients: what is left below is the rounding of gradients, which Adam divides by their size."""
@@ -50,6 +51,7 @@ def test_steps_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> None:
     assert torch.equal(ours, theirs.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("algorithm", "reset"), [("fedavg", True), ("fedavg", False), ("centralized", True)])
 def test_one_client_is_torch_adam(algorithm: str, reset: bool, dtype: str) -> None:

@@ -113,6 +113,7 @@ def test_a_gain_by_hand(compared: Comparison) -> None:
         assert (unknown.splits, unknown.undefined) == (0, 3)
 
 
+@pytest.mark.slow
 def test_the_sign_follows_the_direction_of_the_metric(compared: Comparison) -> None:
     """A log loss that falls by 0.3 is a gain of 0.3."""
     alone, fed = [[0.9, 0.9, 0.9, 0.9]] * 3, [[0.6, 0.9, 1.2, 0.9], [0.61, 0.9, 1.2, 0.9], [0.59, 0.91, 1.21, 0.9]]
@@ -123,6 +124,7 @@ def test_the_sign_follows_the_direction_of_the_metric(compared: Comparison) -> N
     assert (found[2].p_loss or 0) > 0.99
 
 
+@pytest.mark.slow
 def test_shrinkage_stays_within_the_hull_of_the_clients(compared: Comparison) -> None:
     rng = np.random.default_rng(0)
     alone, fed = np.full((3, 4), 0.5), 0.5 + rng.normal([0.1, 0.0, 0.05, -0.1], 0.03, (3, 4))
@@ -166,6 +168,7 @@ def test_a_model_that_diverged_is_not_dropped_for_its_clients(compared: Comparis
     assert found[1].verdict == "?"
 
 
+@pytest.mark.slow
 def test_a_client_that_never_varies_is_not_certain() -> None:
     """Four test samples may give the same difference in five splits by chance."""
     rng = np.random.default_rng(4)
