@@ -67,6 +67,16 @@ def test_the_body_is_common_and_the_head_is_not(tmp_path: Path, algorithm: Any) 
         run.model()
 
 
+def test_files_keep_the_own_layers_of_an_algorithm(tmp_path: Path) -> None:
+    """The list `own` of layers is a setting, and not `own = true`, the mark of an object from Python."""
+    two = {"name": "fedper", "own": ["last:2"]}
+    settings: dict[str, Any] = {"model": "mlp_2nn", "rounds": 1, "clients": 4}
+    fa.run("digits", algorithm=two, out=tmp_path / "run", runtime="serial", **settings)
+    assert fa.load(tmp_path / "run").experiment.algorithm.made.own == ("last:2",)
+    fa.compare("digits", ["fedavg", two], seeds=2, baseline=False, workers=1, out=tmp_path / "duel", **settings)
+    assert [runs[0].experiment.algorithm.made for runs in fa.load(tmp_path / "duel").runs.values()][1].own == ("last:2",)
+
+
 @pytest.mark.parametrize("algorithm", ["fedper", "fedrep"])
 def test_only_the_body_is_sent(algorithm: str) -> None:
     first = on_blobs(algorithm, rounds=1).records[0]

@@ -94,6 +94,39 @@ def test_the_final_accuracy_may_count() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_own_models_are_searched_on_clients_own_held_out_samples() -> None:
+    """The weight of Ditto's proximal term changes own models only: common samples cannot tell its values apart."""
+    ditto = {"space": {"algorithm.lam": {"choices": [0.01, 1.0]}}, "method": "grid", "algorithm": "ditto", "out": False}
+    skewed = {**SMALL, "partition": {"name": "label_dirichlet", "beta": 0.1}}
+    own = fa.search("digits", workers=1, **ditto, **skewed)
+    assert own.search.evaluate_on == "own"
+    assert own.trials[0].score != own.trials[1].score
+    common = fa.search("digits", evaluate_on="common", workers=1, **ditto, **skewed)
+    assert common.trials[0].score == common.trials[1].score
+    for trial in own.trials:
+        algorithm = {"name": "ditto", "lam": trial.values["algorithm.lam"]}
+        run = fa.run("digits", algorithm=algorithm, validate_share=0.2, out=False, **skewed)
+        assert trial.score == max(record.weighted_accuracy for record in run.records)
+
+
+@pytest.mark.slow
+def test_another_metric_on_own_samples_is_that_of_the_last_round() -> None:
+    how = {"space": {"local.lr": {"choices": [0.01, 0.3]}}, "method": "grid", "algorithm": "local", "out": False}
+    found = fa.search(DATA, workers=1, evaluate={"metric": "log_loss"}, **how, **SMALL)
+    for trial in found.trials:
+        settings = {**SMALL, "evaluate": {"metric": "log_loss"}, "local": {"lr": trial.values["local.lr"]}}
+        run = fa.run(DATA, algorithm="local", validate_share=0.2, out=False, **settings)
+        assert trial.score == -run.own_metrics["log_loss"]
+        assert not trial.curve
+
+
+def test_a_search_on_common_samples_needs_a_common_model() -> None:
+    how = {"space": SPACE, "trials": 1, "out": False, "algorithm": "fedper", "evaluate_on": "common"}
+    with pytest.raises(FedarenaError, match="fedper has no complete common model"):
+        fa.search("digits", **how, **SMALL)
+
+
 def test_tpe_begins_with_the_values_of_the_experiment() -> None:
     found = fa.search(DATA, space=SPACE, trials=1, out=False, workers=1, local={"lr": 0.07, "epochs": 2}, **SMALL)
     assert found.trials[0].values == {"local.lr": 0.07, "local.epochs": 2}

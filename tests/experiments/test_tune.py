@@ -77,6 +77,19 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
 
 
 @pytest.mark.slow
+def test_trials_are_judged_as_the_comparison_judges_runs() -> None:
+    """Where own samples decide, so they do while tuning: otherwise Ditto's proximal term would be tuned blindly."""
+    skewed = {**SMALL, "partition": {"name": "label_dirichlet", "beta": 0.1}}
+    spaces = {"ditto": {"algorithm.lam": {"choices": [0.01, 1.0]}}, "fedper": {"local.lr": {"choices": [0.1, 0.2]}}}
+    how = {"tune": 2, "tune_method": "grid", "spaces": spaces, "folds": 2, "baseline": False, "workers": 1}
+    duel = fa.compare("digits", ["ditto", "fedper"], out="own", **how, **skewed)
+    assert duel.plan.tuning["evaluate_on"] == "own"
+    assert "20% of the training samples, each client's by its own model" in duel.plan.notes[0]
+    trials = json.loads(Path("own/tuning.json").read_text())["found"]["ditto"]["repeat0-fold0"]["trials"]
+    assert trials[0]["score"] != trials[1]["score"]
+
+
+@pytest.mark.slow
 def test_the_same_luck_for_the_same_key() -> None:
     """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
     found = run_tuning(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning

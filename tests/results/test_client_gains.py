@@ -17,11 +17,12 @@ from tests.support.browser import browser, complaints, overflow, prefer, resize
 
 import fedarena as fa
 from fedarena.data.sources import arrays
+from fedarena.reports.client_gains_section import QUANTILE_NAMES, signed
 from fedarena.reports.page import render
 from fedarena.reports.report_data import ReportData
 from fedarena.reports.terminal_tables import show_comparison
 from fedarena.reports.text_tables import text_tables
-from fedarena.results.client_gains import APPROXIMATE, gains_against
+from fedarena.results.client_gains import APPROXIMATE, QUANTILES, gains_against
 from fedarena.results.comparison import Comparison
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy, shrunk_gains
@@ -238,7 +239,24 @@ def test_of_drawn_clients_the_shares_are_reported(drawn: Comparison) -> None:
     assert np.allclose(found.loss.interval, np.clip(known, 0, 1))
     assert all(0 <= share.interval[0] <= share.mean <= share.interval[1] <= 1 for share in shares)
     assert (found.splits, found.clients, found.undefined) == (3, 15, 0)
+    differences = [
+        fed.client_metrics["accuracy"] - alone.client_metrics["accuracy"]
+        for fed, alone in zip(drawn.runs["fedavg"], drawn.runs["local"], strict=True)
+    ]
+    assert found.quantiles == pytest.approx(np.quantile(np.concatenate(differences), QUANTILES), abs=1e-15)
     assert any("of the drawn clients gain by more than 1 point from fedavg over local" in text for text in drawn.words)
+
+
+def test_the_gains_of_drawn_clients_are_a_grid_of_quantiles(drawn: Comparison) -> None:
+    """With a second algorithm the report has a row for each quantile; of one algorithm the chart of shares says enough."""
+    assert "highest tenth" not in render(ReportData(drawn))
+    two = replace(drawn, plan=replace(drawn.plan, contestants={**drawn.plan.contestants, "other": {"algorithm": "fedavg"}}))
+    two = replace(two, runs={**drawn.runs, "other": drawn.runs["fedavg"]})
+    page = render(ReportData(two))
+    gains = two.client_gains()
+    assert gains is not None
+    for name, gain in zip(QUANTILE_NAMES, gains.shares[0].quantiles, strict=True):
+        assert f"{name}, fedavg: {signed(two, gain)}" in page
 
 
 def test_a_share_that_is_the_same_in_all_splits_is_not_certain(drawn: Comparison) -> None:

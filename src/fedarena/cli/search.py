@@ -32,6 +32,10 @@ def search(
     method: SearchMethod = None,
     seed: Annotated[int, "Seed of the search; the experiment's own is `--set seed=1`."] = 0,
     score: Annotated[Literal["best", "final"], "Accuracy on the held-out samples that counts."] = "best",
+    evaluate_on: Annotated[
+        Literal["common", "own", "own:uniform"] | None,
+        "Held-out samples that count.  [default: common; own where clients have their own models]",
+    ] = None,
     ahead: Annotated[int, "Trials that may run at the same time; changes which trials are chosen."] = 4,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
     study: Annotated[Path | None, "SQLite file of the study; by default inside the folder."] = None,

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedarena.common.files import make_folder
+from fedarena.config.comparison_plan import View
 from fedarena.config.components import is_from_python
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, ResumeMismatch
@@ -25,11 +26,12 @@ from fedarena.config.limits import check_paths
 from fedarena.data.published_files import reading
 from fedarena.engine.setup import open_context
 from fedarena.experiments.option_checks import check_names, check_numbers
+from fedarena.experiments.plan import check_common_score
 from fedarena.experiments.run import Out
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search_space import Method, Space, own_space
 from fedarena.experiments.search_space import preset as published
-from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
+from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, held_out_text, need_optuna
 from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.trials import columns, format_values, run_trials
 from fedarena.results.json_files import read_table, write_table, write_text
@@ -53,6 +55,7 @@ class SearchTable(BaseModel):
     score: TrialScore
     ahead: int
     prune: bool
+    evaluate_on: View = "common"  # files of the first version do not name it
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +87,7 @@ class Found:
             "method": search.method,
             "seed": search.seed,
             "score": search.score,
+            "evaluate_on": search.evaluate_on,
             "validate_share": search.validating.validate_share,
             "space": search.space.as_table(),
             "best": self.best.as_dict(),
@@ -99,7 +103,7 @@ class Found:
             {state: sum(t.state == state for t in self.trials) for state in ("pruned", "failed")},
         )
         ended = "".join(f", {number} {state}" for state, number in count.items() if number)
-        share = f"{search.validating.validate_share:.0%} of the training samples"
+        share = held_out_text(search.validating.validate_share, search.evaluate_on)
         lines = [
             f"{search.experiment.algorithm.name} on {search.experiment.data.name}: {len(self.trials)} trials "
             f"({search.method}, seed {search.seed}){ended}, evaluated on {share}",
@@ -122,6 +126,7 @@ def search(
     method: Method | None = None,
     seed: int = 0,
     score: TrialScore = "best",
+    evaluate_on: View | None = None,
     ahead: int = AHEAD,
     prune: bool = True,
     study: str | Path | None = None,
@@ -137,7 +142,9 @@ def search(
     """Search for good settings of an experiment on samples held out of its training samples; test samples are not used.
 
     `space` is a table or a TOML file of ranges and choices; without one, the algorithm's own. `seed` is that of the
-    search; keywords are other keys of the experiment. The same call again resumes the search, until `trials` are done.
+    search; keywords are other keys of the experiment. Trials are compared on all held-out samples together
+    ("common"), or on those of each client ("own", the default where clients have models of their own). The same call again
+    resumes the search, until `trials` are done.
     `runtime="ray"` makes them on the Ray cluster at `address`, or on one that is started here for the purpose. `out` is the
     folder, by default one under `runs/` that belongs to this search; `out=False` saves none.
 
@@ -147,13 +154,13 @@ def search(
     {'local.lr': 0.2}
     """
     check_numbers(trials=(trials, 1), ahead=(ahead, 1), seed=(seed, 0))
-    check_names(method=(method, Method), score=(score, TrialScore))
+    check_names(method=(method, Method), score=(score, TrialScore), evaluate_on=(evaluate_on, View))
     need_optuna()
     place = RuntimeOptions(runtime, workers, address)
     place.check(SideBySide)
     check_paths(("--out", out), ("--resume", resume), ("--study", study))
     if resume is not None:
-        if source is not None or overrides or settings or space or preset or out or study:
+        if source is not None or overrides or settings or space or preset or out or study or evaluate_on:
             raise BadValue(
                 "a resumed search stays as it was", remedy="leave out all but --resume and --trials", where="--resume"
             )
@@ -162,9 +169,13 @@ def search(
     else:
         experiment = Experiment.make(source, overrides, **settings)
         wanted, trials = _wanted(experiment, space, preset, trials, method)
-        wanted = replace(wanted, seed=seed, score=score, ahead=ahead, prune=prune)
+        view = evaluate_on or ("own" if experiment.algorithm.made.personal else "common")
+        wanted = replace(wanted, seed=seed, score=score, ahead=ahead, prune=prune, evaluate_on=view)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
-        begins = fingerprints(open_context(wanted.validating))
+        context = open_context(wanted.validating)
+        if wanted.evaluate_on == "common":
+            check_common_score(context)
+        begins = fingerprints(context)
     name = wanted.name(begins)
     if resume is not None and _read_table(Path(resume))["name"] != name:
         raise ResumeMismatch(
@@ -273,6 +284,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
             where=str(root),
         )
     how = {key: table[key] for key in ("method", "seed", "score", "ahead", "prune")}
+    how["evaluate_on"] = table.get("evaluate_on", "common")
     wanted = Search(Experiment.make(experiment), Space.make(table["space"]), **how)
     return wanted, trials or table["trials"], table["study"]
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from fedarena.common.files import writing
 from fedarena.common.optional_imports import import_optional
+from fedarena.config.comparison_plan import View
 from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
@@ -30,6 +31,8 @@ from fedarena.engine.tasks import FailedTask
 from fedarena.experiments.search_space import Method, Range, Space
 from fedarena.experiments.task_folder import run_in_folder
 from fedarena.experiments.task_metric import metric_of
+from fedarena.results.run import Run
+from fedarena.results.scoring import Scoring
 from fedarena.statistics.metric_registry import Metric
 
 State = Literal["done", "pruned", "failed"]
@@ -54,6 +57,7 @@ class Search:
     score: TrialScore = "best"
     ahead: int = AHEAD  # trials that may be under way at once; part of the result, as the number of workers is not
     prune: bool = True
+    evaluate_on: View = "common"  # all held-out samples together, or those of each client by its own model
 
     @cached_property
     def validating(self) -> Experiment:
@@ -67,7 +71,8 @@ class Search:
     def as_dict(self) -> dict[str, Any]:
         """Return the complete search as plain values."""
         plain = {name: getattr(self, name) for name in ("method", "seed", "score", "ahead", "prune")}
-        return {"experiment": self.experiment.to_toml(), "space": self.space.as_table(), **plain}
+        view = {} if self.evaluate_on == "common" else {"evaluate_on": self.evaluate_on}  # older searches have no view
+        return {"experiment": self.experiment.to_toml(), "space": self.space.as_table(), **plain, **view}
 
     def name(self, begins: Mapping[str, str] | None = None) -> str:
         """Return the name of its study, which identifies the search and the hashes of its data."""
@@ -86,14 +91,38 @@ class Search:
         return metric_of(self.experiment)
 
     def score_of(self, record: RoundRecord) -> float | None:
-        """Return the score of a round, larger is better: an error is negated; None if it was not evaluated."""
-        value = record.value_of(self.metric.name)
-        return value if value is None or self.metric.maximize else -value
+        """Return the score of a round, larger is better: an error is negated; None if it was not evaluated.
+
+        On clients' own samples only the accuracy is known in every round.
+        """
+        if self.evaluate_on == "common":
+            value = record.value_of(self.metric.name)
+            return value if value is None or self.metric.maximize else -value
+        return record.weighted_accuracy if self.metric.name == "accuracy" and self.evaluate_on == "own" else None
+
+    def score_of_run(self, run: Run) -> float | None:
+        """Return the score of a trial that has ended; None where the metric is undefined.
+
+        On clients' own samples a metric other than the accuracy is that of the last round.
+        """
+        if self.evaluate_on == "common":
+            return self.score_of(run.best if self.score == "best" else run.final)
+        known = [score for record in run.records if (score := self.score_of(record)) is not None]
+        if known:
+            return max(known) if self.score == "best" else known[-1]
+        value = Scoring("final", self.metric.name, self.evaluate_on).value(run)
+        return None if math.isnan(value) else value if self.metric.maximize else -value
 
     @property
     def size(self) -> int | None:
         """The number of trials of a grid; None for other methods."""
         return len(self.grid) if self.method == "grid" else None
+
+
+def held_out_text(share: float | None, view: View) -> str:
+    """Return the samples on which trials are compared, as part of a sentence."""
+    where = {"common": "", "own": ", each client's by its own model", "own:uniform": ", every client alike"}[view]
+    return f"{share or HELD_OUT:.0%} of the training samples{where}"
 
 
 @dataclass(frozen=True)
@@ -147,8 +176,11 @@ class TrialTask:
         except Exception as error:
             why = error.what if isinstance(error, FedarenaError) else FailedTask.by(error).error
             return Trial(self.number, self.values, "failed", None, curve, why)
-        record = done.best if search.score == "best" else done.final
-        return Trial(self.number, self.values, "pruned" if pruner.is_pruned else "done", search.score_of(record), curve)
+        score = search.score_of_run(done)
+        if score is None:
+            why = f"{search.metric.name} is undefined on clients' own held-out samples"
+            return Trial(self.number, self.values, "failed", None, curve, why)
+        return Trial(self.number, self.values, "pruned" if pruner.is_pruned else "done", score, curve)
 
 
 class Pruner:

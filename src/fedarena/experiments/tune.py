@@ -18,7 +18,7 @@ from fedarena.config.comparison_plan import OWN_PARTS, Plan, Split, folder_name
 from fedarena.config.errors import BadValue, check_known, quoted
 from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
-from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
+from fedarena.experiments.study import Search, Study, held_out_text, need_optuna
 from fedarena.experiments.trials import run_trials
 from fedarena.results.json_files import write_text
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -64,6 +64,8 @@ def with_tuning(
     if not any(chosen.values()):
         raise BadValue("nothing is left to tune: every setting is given", remedy="leave out --tune", where="--tune")
     tuning = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
+    if plan.evaluate_on != "common":
+        tuning["evaluate_on"] = plan.evaluate_on
     origin = {"given": list(given), "fixed": fixed}  # to print the command that made this plan
     return replace(plan, tuning=tuning | {key: value for key, value in origin.items() if value})
 
@@ -148,10 +150,10 @@ def tuning_note(plan: Plan) -> str:
         if elsewhere and plan.rho
         else "no test sample was used"
     )
-    share = plan.experiment.get("validate_share") or HELD_OUT
+    held_out = held_out_text(plan.experiment.get("validate_share"), tuning.get("evaluate_on", "common"))
     return (
         f"tuned: {tuning['trials']} trials ({tuning['method']}) for every algorithm {where}, "
-        f"evaluated on {share:.0%} of the training samples; {seen}"
+        f"evaluated on {held_out}; {seen}"
     )
 
 
@@ -167,7 +169,11 @@ def _study(plan: Plan, label: str, split: Split, home: Path) -> Study:
     """Return the study of a label on a split; all labels have the same seed there, so shared keys get equal trials."""
     tuning = plan.tuning
     search = Search(
-        plan.cell(label, split), Space.make(tuning["spaces"][label]), tuning["method"], plan.splits.index(split)
+        plan.cell(label, split),
+        Space.make(tuning["spaces"][label]),
+        tuning["method"],
+        plan.splits.index(split),
+        evaluate_on=tuning.get("evaluate_on", "common"),
     )
     title = f"{label} · {split.name}"
     folder = home / f"{folder_name(label)}-{split.name}"

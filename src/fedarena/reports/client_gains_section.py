@@ -30,6 +30,9 @@ GAIN_HEAD = ("algorithm", "alone", "federated", "gain", "90% interval", "P(gain)
 EFFECT_HEAD = ("algorithm", "others with it", "without it", "loss", "90% interval", "P(they lose)", "P(gain)", "")
 COST_HEAD = ("algorithm", "training samples", "sent", "simulated time", "training time")
 SHARE_HEAD = ("gain", "equal", "lose", "clients", "sent", "simulated")
+QUANTILE_NAMES = (
+    "least gain", "lowest tenth", "lowest quarter", "median", "highest quarter", "highest tenth", "largest gain",
+)  # fmt: skip
 COSTS_NOTE = (
     "Sent: bytes up and down of a run over its clients. Simulated: seconds on the clock of the devices until the "
     "federated model is final. Training: the client's part of the measured training time."
@@ -122,7 +125,25 @@ def _shares_section(result: Comparison, found: ClientGains, width: float) -> Mar
     cells = [_share_cells(share) for share in found.shares]
     table = _table("Shares of drawn clients, and what a client pays", SHARE_HEAD, cells)
     draw = lambda width: interval_chart(rows, x_label="share of drawn clients, percent", factor=100, width=width)
-    return _render(result, found.algorithms, width, [draw], caption, [table])
+    return _render(result, found.algorithms, width, [draw, *_quantile_grid(result, found)], caption, [table])
+
+
+def _quantile_grid(result: Comparison, found: ClientGains) -> list[Any]:
+    """Return the grid of the gains of drawn clients, from the least to the largest; nothing with one algorithm."""
+    if len(found.algorithms) < 2:
+        return []
+    known = {
+        (name, shares.algorithm): gain
+        for shares in found.shares
+        for name, gain in zip(QUANTILE_NAMES, shares.quantiles, strict=True)
+    }
+    write = lambda gain: signed(result, gain)
+    how = (
+        "The gains of drawn clients from each algorithm, sorted, of all splits together: every column for itself, so that a "
+        "row is no client. Blue is a gain, orange a loss, and darker is more."
+    )
+    about = "Gains of drawn clients from each algorithm, sorted."
+    return [how, lambda width: gain_grid(QUANTILE_NAMES, found.algorithms, known, write, width, about)]
 
 
 def effects_section(result: Comparison, width: float = WIDE) -> Markup:

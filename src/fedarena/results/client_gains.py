@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.9  # of the intervals
 MOST_SHRUNK = 100  # clients up to which each is shrunk towards the others: the time grows faster than their number
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the gains of drawn clients
 MOST_NAMED = 3  # clients that lose and are named in a sentence
 APPROXIMATE = (
     "Clients share a model, so their gains are not independent of each other: the probabilities of single clients are "
@@ -90,6 +91,7 @@ class GainShares:
     undefined: int  # drawn clients whose samples leave the metric undefined
     bytes: float  # that a client sends and receives in a run, on average
     clock_seconds: float
+    quantiles: tuple[float, ...]  # of the gains of all drawn clients, at QUANTILES
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,8 @@ def _common_costs(runs: Sequence[Run]) -> dict[str, float]:
 
 def _shares(result: Comparison, label: str, reference: str) -> GainShares | None:
     """Return the shares of drawn clients that gain, are practically equal and lose; None without two splits."""
-    plan, rows, repeats, clients, undefined = result.plan, [], [], 0, 0
+    plan, rows, repeats, undefined = result.plan, [], [], 0
+    gains: list[float] = []
     sign = result.scoring().sign
     for split, run, base in zip(plan.splits, result.runs[label], result.runs[reference], strict=True):
         names = [name for name, samples in zip(names_of(base), base.client_sizes, strict=False) if samples]
@@ -289,16 +292,17 @@ def _shares(result: Comparison, label: str, reference: str) -> GainShares | None
         if lost.any():
             return None
         if len(known):
-            clients += len(known)
+            gains += known.tolist()
             above, below = float(np.mean(known > plan.rope)), float(np.mean(known < -plan.rope))
             rows.append((above, max(0.0, 1 - above - below), below))
             repeats.append(split.repeat)
     if len(rows) < 2 or (result.has_repeat_effect and len(set(repeats)) < 2):
         return None
-    shared = repeats if result.has_repeat_effect else None
+    shared, clients = repeats if result.has_repeat_effect else None, len(gains)
     gain, equal, loss = (_share([row[k] for row in rows], clients, plan.rho, shared) for k in range(3))
     costs = _common_costs(result.runs[label])
-    return GainShares(label, gain, equal, loss, len(rows), clients, undefined, costs["bytes"], costs["clock_seconds"])
+    quantiles = tuple(np.quantile(gains, QUANTILES).tolist())
+    return GainShares(label, gain, equal, loss, len(rows), clients, undefined, **costs, quantiles=quantiles)
 
 
 def _share(values: Sequence[float], clients: int, rho: float, repeats: Sequence[int] | None) -> Share:

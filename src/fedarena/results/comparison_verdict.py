@@ -97,7 +97,9 @@ def _cost_sentence(result: Comparison, label: str) -> str:
         start = f"Its runs take {rounds:g} round{'s' * (rounds != 1)}"
     else:
         sent, clock = row["bytes_to_target"], row["clock_to_target"]
-        common = " on the common test samples" if result.plan.evaluate_on != "common" else ""
+        common = "" if result.plan.evaluate_on == "common" else " on the common test samples"
+        if not result.runs[label][0].metrics:  # without a complete common model
+            common = " on clients' own test samples"
         target = result.scoring().shown(result.target, 0)
         start = f"To reach {target}{common} it takes {rounds:g} round{'s' * (rounds != 1)}"
     costs = [start, *([f"{format_size(sent)} of messages"] if sent else [])]

@@ -20,6 +20,7 @@ def gain_grid(
     gains: Gains,
     write: Callable[[float], str],
     width: float = WIDE,
+    about: str = "Mean gain of each client from each algorithm.",
 ) -> Markup:
     """Draw the gain of each client from each algorithm, in the colour of better or worse; `write` prints a value."""
     most = max((abs(gain) for gain in gains.values()), default=0.0) or 1.0
@@ -37,10 +38,10 @@ def gain_grid(
             shown = "–" if gain is None else write(gain)
             if gain is not None:
                 opacity = FAINTEST + (1 - FAINTEST) * abs(gain) / most
-                about = title(f"{client}, {algorithm}: {shown}")
+                hover = title(f"{client}, {algorithm}: {shown}")
                 kind = "area better" if gain > 0 else "area worse" if gain < 0 else "area equal"
                 cell = (names + column * j + 1, y + 1, column - 2, CELL - 2)
-                body.append(rect(*cell, kind, about, fill_opacity=f"{opacity:.2f}"))
+                body.append(rect(*cell, kind, hover, fill_opacity=f"{opacity:.2f}"))
             body.append(text(names + column * (j + 0.5), y + 15, shown, "cell-value", "middle"))
     summary = "; ".join(f"{client}, {algorithm}: {write(gain)}" for (client, algorithm), gain in gains.items())
-    return picture(width, top + CELL * len(clients) + 6, f"Mean gain of each client from each algorithm. {summary}", body)
+    return picture(width, top + CELL * len(clients) + 6, f"{about} {summary}", body)
