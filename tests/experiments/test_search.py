@@ -121,6 +121,28 @@ def test_another_metric_on_own_samples_is_that_of_the_last_round() -> None:
         assert not trial.curve
 
 
+@pytest.mark.slow
+def test_gains_are_those_of_two_runs_on_held_out_samples() -> None:
+    """The best trial and `local` with its local settings, on the same held-out samples of each client."""
+    changes = ["--set", "algorithm=ditto", "--set", "partition=shards"]
+    words = ["digits", "--trials", "1", "--gains", "--json", "-q", *SET, *changes]
+    table = json.loads(call(*words).stdout)
+    settings = {**SMALL, "partition": "shards", "validate_share": 0.2, "out": False}
+    values = table["best"]["values"]
+    ditto = {"name": "ditto", "lam": values["algorithm.lam"]}
+    ours = fa.run("digits", algorithm=ditto, local={"lr": values["local.lr"]}, **settings)
+    alone = fa.run("digits", algorithm="local", local={"lr": values["local.lr"]}, **settings)
+    expected = ours.client_metrics["accuracy"] - alone.client_metrics["accuracy"]
+    assert [one["gain"] for one in table["client_gains"]] == expected.tolist()
+    assert [one["client"] for one in table["client_gains"]] == [f"client {k}" for k in range(4)]
+
+
+def test_an_algorithm_without_a_federation_has_no_gains() -> None:
+    found = fa.search(DATA, trials=1, algorithm="local", out=False, workers=1, **SMALL)
+    with pytest.raises(FedarenaError, match="local has no clients that could gain"):
+        found.client_gains()
+
+
 def test_a_search_on_common_samples_needs_a_common_model() -> None:
     how = {"space": SPACE, "trials": 1, "out": False, "algorithm": "fedper", "evaluate_on": "common"}
     with pytest.raises(FedarenaError, match="fedper has no complete common model"):

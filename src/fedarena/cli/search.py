@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,6 +40,9 @@ def search(
     ahead: Annotated[int, "Trials that may run at the same time; changes which trials are chosen."] = 4,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
     study: Annotated[Path | None, "SQLite file of the study; by default inside the folder."] = None,
+    gains: Annotated[
+        bool, typer.Option("--gains", help="Show what each client gains from the best trial over training alone.")
+    ] = False,
     changes: ExperimentOptions,
     out: Annotated[Path | None, "Folder of the search; by default one under runs/ that belongs to it."] = None,
     resume: Annotated[Path | None, "Resume the search in this folder."] = None,
@@ -61,8 +65,9 @@ def search(
 
     Running the same command again resumes the search. The trials are the same for any number of workers.
     """
-    options = passed_on(locals()) | changes.table
+    options = passed_on(locals(), "gains") | changes.table
     from fedarena.experiments.search import search as search_settings
+    from fedarena.experiments.search_gains import gain_lines
     from fedarena.models.compiled import report_missing_kernels
 
     source = one_source(experiment)
@@ -70,4 +75,7 @@ def search(
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
     report_missing_kernels()
     found = search_settings(source, overrides=changes.overrides, progress=not quiet, **options)
-    print_result(found, found.as_dict() if json_ else None, json_)
+    known = found.client_gains() if gains else []
+    text = "\n".join([str(found), *(gain_lines(found.search, known) if gains else [])])
+    table = found.as_dict() | ({"client_gains": [asdict(one) for one in known]} if gains else {}) if json_ else None
+    print_result(text, table, json_)

@@ -29,6 +29,7 @@ from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.plan import check_common_score
 from fedarena.experiments.run import Out
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
+from fedarena.experiments.search_gains import HeldOutGain, held_out_gains
 from fedarena.experiments.search_space import Method, Space, own_space
 from fedarena.experiments.search_space import preset as published
 from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, held_out_text, need_optuna
@@ -77,6 +78,10 @@ class Found:
     def ranked(self) -> list[Trial]:
         """The finished trials, the best first."""
         return sorted((t for t in self.trials if t.state == "done"), key=lambda t: (-(t.score or 0.0), t.number))
+
+    def client_gains(self) -> list[HeldOutGain]:
+        """Return what each client gains from the best trial over training alone, on held-out samples; it takes two runs."""
+        return held_out_gains(self.search, self.best.values)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `fedarena search --json` prints."""

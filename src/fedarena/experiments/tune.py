@@ -63,7 +63,7 @@ def with_tuning(
             fixed[label] = set_by_user
     if not any(chosen.values()):
         raise BadValue("nothing is left to tune: every setting is given", remedy="leave out --tune", where="--tune")
-    tuning = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
+    tuning: dict[str, Any] = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
     if plan.evaluate_on != "common":
         tuning["evaluate_on"] = plan.evaluate_on
     origin = {"given": list(given), "fixed": fixed}  # to print the command that made this plan
