@@ -36,8 +36,11 @@ def held_out_gains(search: Search, values: dict[str, Any]) -> list[HeldOutGain]:
     ours, theirs = (run(one, out=False, runtime="serial") for one in (tuned, alone))
     metric, sign = search.metric.name, Scoring("final", search.metric.name, "own").sign
     pairs = zip(names_of(ours), client_values(theirs, metric).tolist(), client_values(ours, metric).tolist(), strict=True)
-    known = lambda score: score if math.isfinite(score) else None
-    return [HeldOutGain(shown_name(n), known(a), known(b), known(sign * (b - a))) for n, a, b in pairs]
+    return [HeldOutGain(shown_name(n), _known(a), _known(b), _known(sign * (b - a))) for n, a, b in pairs]
+
+
+def _known(score: float) -> float | None:
+    return score if math.isfinite(score) else None
 
 
 def gain_lines(search: Search, gains: list[HeldOutGain]) -> list[str]:
