@@ -92,6 +92,14 @@ def _count(text: str, parameters: int) -> int:
     return int(vectors) * parameters + int(numbers.strip(" +") or 0)
 
 
+PERSONAL = sorted({n for n, entry in ENTRIES.items() if getattr(entry.make, "personal", False)} - {"local_trees"})
+
+
+@pytest.mark.parametrize("name", [*PERSONAL, "moon"])
+def test_page_of_a_personalised_algorithm_leads_to_the_comparison(name: str) -> None:
+    assert "](../personalise.md)" in text_of(name)
+
+
 def test_no_page_describes_an_unknown_algorithm() -> None:
     assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ENTRIES)
 
