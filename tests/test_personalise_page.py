@@ -58,7 +58,7 @@ def signs(one: dict[str, Any], other: str) -> dict[str, str]:
 
 
 def test_what_the_page_says_of_digits(found: dict[str, Any]) -> None:
-    """All personalised methods but pfedme, and moon with its common model, beat FedAvg; none is shown to beat local training."""
+    """All but pfedme, and moon with its common model, beat FedAvg; none is shown to beat local training."""
     beating = {label for label, sign in signs(found["digits"], "fedavg").items() if sign == "+"}
     assert beating - {"local"} == PERSONALISED - {"pfedme", "moon"}
     alone = signs(found["digits"], "local")
