@@ -216,6 +216,8 @@ def test_a_run_on_a_file_can_be_repeated_from_anywhere(tmp_path: Path, monkeypat
         ("partition=label_dirichlt", "did you mean 'label_dirichlet'?"),
         ("partition.betta=1", "did you mean 'beta'?"),
         ("roundz=3", "did you mean 'rounds'?"),
+        ("lr=0.1", "did you mean 'local.lr'?"),
+        ("algorithm=xyz", "choose one of afl, apfl, "),
         ("local.lrate=3", "did you mean 'lr'?"),
         ("evaluate.evry=3", "did you mean 'every'?"),
         ("algorithm.server_lrr=1", "did you mean 'server_lr'?"),
@@ -242,6 +244,33 @@ def test_a_run_on_a_file_can_be_repeated_from_anywhere(tmp_path: Path, monkeypat
 def test_bad_settings(change: str, said: str) -> None:
     assert said in refused("run", "digits", "--set", change)
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("trian",), "Did you mean `fedarena vertical train`?"),
+        (("sevre",), "Did you mean `fedarena serve`?"),
+        (("data", "shwo"), "Did you mean `fedarena data show`?"),
+        (("xyz",), "`fedarena --help` lists them all."),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(command: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, command, prog_name="fedarena", terminal_width=200)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.slow
+def test_options_that_stand_for_keys_do_what_set_does() -> None:
+    short = ("-a", "fedprox:mu=0.1", "--rounds", "2", "--clients", "4", "--lr", "0.05")
+    keys = ("algorithm.name=fedprox", "algorithm.mu=0.1", "rounds=2", "clients=4", "local.lr=0.05")
+    first = json.loads(call("run", "digits", *short, "--json", "--out", "short").stdout)
+    assignments = [part for key in keys for part in ("--set", key)]
+    second = json.loads(call("run", "digits", *assignments, "--json", "--out", "long").stdout)
+    assert first["weights_sha256"] == second["weights_sha256"]
+    both = json.loads(call("run", "digits", *short, "--set", "rounds=3", "--json", "--out", "both").stdout)
+    assert both["rounds"] == 3, "--set comes last"
 
 
 def test_bad_file() -> None:

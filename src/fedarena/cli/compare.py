@@ -10,12 +10,12 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    ExperimentOptions,
     File,
     Json,
     PoolRuntime,
     Quiet,
     SearchMethod,
+    TrainingOptions,
     Workers,
     one_source,
     passed_on,
@@ -67,7 +67,7 @@ def compare(
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Also train on all samples in one place, for reference.")
     ] = True,
-    changes: ExperimentOptions,
+    changes: TrainingOptions,
     out: Annotated[Path | None, "Folder of the comparison; by default the next free one under runs/."] = None,
     resume: Annotated[Path | None, "Resume the comparison in this folder."] = None,
     tune: Annotated[int | None, "Tune each algorithm first, with this many trials in its own search space."] = None,

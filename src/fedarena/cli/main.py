@@ -12,7 +12,6 @@ import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
-import typer.core
 
 from fedarena.cli.bench import bench
 from fedarena.cli.compare import compare
@@ -21,7 +20,7 @@ from fedarena.cli.data import app as data_app
 from fedarena.cli.federation import app as federation_app
 from fedarena.cli.federation import join, serve
 from fedarena.cli.finetune import finetune
-from fedarena.cli.options import add_commands
+from fedarena.cli.options import SuggestingGroup, add_commands
 from fedarena.cli.predict import predict
 from fedarena.cli.report import report
 from fedarena.cli.reproduce import reproduce
@@ -33,7 +32,7 @@ from fedarena.cli.vertical import app as vertical_app
 from fedarena.config.errors import FedarenaError
 
 
-class CommandGroup(typer.core.TyperGroup):
+class CommandGroup(SuggestingGroup):
     """The group of all commands, which turns errors and interruptions into messages and exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

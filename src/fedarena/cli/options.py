@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+import typer.core
 
 from fedarena.common.logs import show_messages
 
@@ -39,9 +41,24 @@ def _load_components(file: Path | None) -> Path | None:
     return file
 
 
+class SuggestingGroup(typer.core.TyperGroup):
+    """A group of commands that suggests the nearest one, of inner groups too, in place of an unknown command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is named first."""
+        if args and args[0] not in self.commands:
+            inner = {name: getattr(command, "commands", {}) for name, command in self.commands.items()}
+            paths = [*self.commands, *(f"{group} {name}" for group, names in inner.items() for name in names)]
+            near = difflib.get_close_matches(args[0], {path.rpartition(" ")[2] for path in paths})
+            found = [f"`{ctx.command_path} {path}`" for path in paths if path.rpartition(" ")[2] in near]
+            more = f"Did you mean {' or '.join(found)}?" if found else f"`{ctx.command_path} --help` lists them all."
+            ctx.fail(f"There is no command '{args[0]}'. {more}")
+        return super().resolve_command(ctx, args)
+
+
 def command_group(about: str) -> typer.Typer:
     """Return a group of commands, of which this is the help."""
-    return typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=about)
+    return typer.Typer(cls=SuggestingGroup, no_args_is_help=True, rich_markup_mode="markdown", help=about)
 
 
 def add_commands(app: typer.Typer, *commands: Callable[..., None]) -> None:
@@ -111,11 +128,15 @@ Address = Annotated[
 SearchMethod = Annotated[Literal["tpe", "random", "grid"] | None, "How trials are chosen.  [default: tpe]"]
 
 
+SHORTCUTS = {"rounds": "rounds", "clients": "clients", "lr": "local.lr"}  # options that stand for a key of the experiment
+
+
 @dataclass(frozen=True)
 class ExperimentOptions:
     """The options of `run`, `compare`, `search` and `data show` that change the experiment; most are about a table."""
 
     set_: Set = None
+    clients: Annotated[int | None, "Number of clients: short for `--set clients=20`."] = None
     label: Annotated[list[str] | None, "Column of a table to predict. May be repeated: several 0/1 labels."] = None
     client: Annotated[str | None, "Column of a table that names the client of a row."] = None
     drop: Annotated[list[str] | None, "Column that is not used. May be repeated."] = None
@@ -131,13 +152,22 @@ class ExperimentOptions:
 
     @property
     def overrides(self) -> list[str]:
-        """Return the assignments of `--set`."""
-        return self.set_ or []
+        """Return the assignments of `--set`, after those of the options that stand for keys."""
+        given = ((key, getattr(self, option, None)) for option, key in SHORTCUTS.items())
+        return [*(f"{key}={value}" for key, value in given if value is not None), *(self.set_ or [])]
 
     @property
     def table(self) -> dict[str, Any]:
         """Return the options about a table that were given, as keywords of an experiment."""
-        given = {key: value for key, value in vars(self).items() if value and key != "set_"}
+        given = {key: value for key, value in vars(self).items() if value and key not in ("set_", *SHORTCUTS)}
         if len(given.get("label", ())) == 1:
             given["label"] = given["label"][0]
         return given
+
+
+@dataclass(frozen=True)
+class TrainingOptions(ExperimentOptions):
+    """The options of the commands that train: those of every experiment, and the settings that change most often."""
+
+    rounds: Annotated[int | None, "Number of rounds: short for `--set rounds=50`."] = None
+    lr: Annotated[float | None, "Learning rate of clients: short for `--set local.lr=0.05`."] = None

@@ -10,12 +10,12 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    ExperimentOptions,
     ExperimentSource,
     File,
     Json,
     Quiet,
     Runtime,
+    TrainingOptions,
     Workers,
     one_source,
     passed_on,
@@ -28,7 +28,10 @@ LOGGER = logging.getLogger(__name__)
 def run(
     *,
     experiment: ExperimentSource = None,
-    changes: ExperimentOptions,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="The algorithm: `-a fedprox:mu=0.1`.", show_default=False)
+    ] = None,
+    changes: TrainingOptions,
     out: Annotated[Path | None, "Folder of the run; by default the next free one under runs/."] = None,
     resume: Annotated[Path | None, "Resume the run in this folder."] = None,
     from_intact: Annotated[
@@ -48,7 +51,9 @@ def run(
 
     `fedarena run digits`
 
-    `fedarena run exp.toml --set local.lr=0.05 --set algorithm.name=fedsgd`
+    `fedarena run digits -a fedprox:mu=0.1 --rounds 50 --clients 20 --lr 0.05`
+
+    `fedarena run exp.toml --set local.epochs=2 --set partition.beta=0.1`
 
     `fedarena run hospital.csv --label diagnosis --client site`
 
@@ -60,7 +65,7 @@ def run(
 
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
-    options = passed_on(locals()) | changes.table
+    options = passed_on(locals(), "algorithm") | changes.table | ({} if algorithm is None else {"algorithm": algorithm})
     from fedarena.experiments.run import run as run_experiment
     from fedarena.models.compiled import report_missing_kernels
 

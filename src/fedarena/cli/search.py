@@ -10,13 +10,13 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    ExperimentOptions,
     ExperimentSource,
     File,
     Json,
     PoolRuntime,
     Quiet,
     SearchMethod,
+    TrainingOptions,
     Workers,
     one_source,
     passed_on,
@@ -43,7 +43,7 @@ def search(
     gains: Annotated[
         bool, typer.Option("--gains", help="Show what each client gains from the best trial over training alone.")
     ] = False,
-    changes: ExperimentOptions,
+    changes: TrainingOptions,
     out: Annotated[Path | None, "Folder of the search; by default one under runs/ that belongs to it."] = None,
     resume: Annotated[Path | None, "Resume the search in this folder."] = None,
     runtime: PoolRuntime = "processes",

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from fedarena.config.algorithm_text import parse
 from fedarena.config.components import Component
 from fedarena.config.data_sources import TABLE_KEYS, read_data_source
-from fedarena.config.errors import BadValue, check_known, located_at, quoted
+from fedarena.config.errors import BadValue, UnknownName, check_known, located_at, quoted
 from fedarena.config.limits import check_path
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.config.settings_tables import (
@@ -41,6 +41,7 @@ from fedarena.config.settings_tables import (
 )
 from fedarena.config.toml_text import parse_assignment, read_toml, write_toml_value
 
+SETTINGS_TABLES: dict[str, type[SettingsTable]] = {"local": Local, "evaluate": Evaluate, "devices": Devices, "uplink": Uplink}
 GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clients": 10, "share": 1.0, "rounds": 20}
 _PAIRS = (("share", "per_round"), ("rounds", "uploads"), ("local.epochs", "local.steps"), ("attack.share", "attack.clients"))
 EITHER_OR = {key: other for one, two in _PAIRS for key, other in ((one, two), (two, one))}
@@ -158,6 +159,9 @@ class Experiment(SettingsTable):
         prefix = f"{where}, " if where else ""
         for key in table:
             what, known = f"an experiment has no key '{quoted(key)}'", f"known keys: {', '.join(cls.model_fields)}"
+            inside = [f"{name}.{key}" for name, kind in SETTINGS_TABLES.items() if key in kind.model_fields]
+            if inside and key not in cls.model_fields:
+                raise UnknownName(what, remedy=f"did you mean '{inside[0]}'?", where=prefix + quoted(key))
             check_known(key, cls.model_fields, what, known, prefix + quoted(key))
         if "data" not in table:
             raise BadValue(

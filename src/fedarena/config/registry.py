@@ -27,7 +27,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
-from fedarena.config.errors import BadValue, check_known, quoted, repeated
+from fedarena.config.errors import BadValue, UnknownName, check_known, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
 
 if TYPE_CHECKING:
@@ -183,9 +183,14 @@ def components(kind: Kind) -> dict[str, Entry]:
 
 
 def find(kind: Kind, name: str, where: str = "") -> Entry:
-    """Return the component of this name; raise `UnknownName` with the nearest name if there is none."""
-    known, more = components(kind), f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"
-    check_known(name, known, f"no {kind} is called '{quoted(name)}'", more, where)
+    """Return the component of this name; raise `UnknownName` with the nearest name, or with all, if there is none."""
+    known = components(kind)
+    if name not in known:
+        mine = "give --file FILE.py if it is yours"
+        all_of_them = f"choose one of {', '.join(sorted(known))}; {mine}"
+        near = suggest(name, known, "")
+        remedy = f"{near}`fedarena list {kind}s` shows them all; {mine}" if near else all_of_them
+        raise UnknownName(f"no {kind} is called '{quoted(name)}'", remedy=remedy, where=where)
     return known[name]
 
 
