@@ -100,7 +100,8 @@ def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) ->
         assert sys.platform != "linux" or row["memory_mb"] > 20
     assert rows[0]["ratio_to_plain"] == 1.0
     installed = all(importlib.util.find_spec(name) for name in ("flwr", "ray"))
-    assert installed or "Flower is not installed here" in result.stderr
+    assert ("Flower is not installed here" in result.stderr) is not installed
+    assert ([row["design"] for row in rows][-1] == "flower") is installed
 
 
 @pytest.mark.slow
