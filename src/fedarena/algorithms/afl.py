@@ -32,7 +32,14 @@ class AFLUpdate:
 @register("algorithm", "afl", paper="Mohri et al. 2019, arXiv:1902.00146")
 @dataclass(frozen=True)
 class AFL(Algorithm):
-    """The model is trained for the worst mixture of clients: those with a larger loss gain weight in every round."""
+    """The model is trained for the worst mixture of clients: those with a larger loss gain weight in every round.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.AFL(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
+    """
 
     weight_lr: Annotated[float, Ge(0)] = 0.01  # gamma_lambda
 

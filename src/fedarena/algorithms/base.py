@@ -30,21 +30,37 @@ from fedarena.config.variant_selection import SelectsVariant
 
 @dataclass(frozen=True)
 class Model:
-    """The weights: the least state of a server, and the message that it broadcasts by default."""
+    """The weights: the least state of a server, and the message that it broadcasts by default.
+
+    >>> import fedarena as fa
+    >>> fa.Model(np.zeros(3)).w.tolist()
+    [0.0, 0.0, 0.0]
+    """
 
     w: Vector
 
 
 @dataclass(frozen=True)
 class Step:
-    """The update that most clients send: Delta = w_t - w_k."""
+    """The update that most clients send: Delta = w_t - w_k.
+
+    >>> import fedarena as fa
+    >>> before, after = np.array([1.0, 2.0]), np.array([0.5, 2.5])
+    >>> fa.Step(before - after).delta.tolist()
+    [0.5, -0.5]
+    """
 
     delta: Vector
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's response: `send` is aggregated by `weight` on the server, `keep` is the client state of its next round."""
+    """A client's response: `send` is aggregated by `weight` on the server, `keep` is the client state of its next round.
+
+    >>> import fedarena as fa
+    >>> fa.Reply(fa.Step(np.zeros(3)), weight=20).weight
+    20
+    """
 
     send: Any
     keep: Any = None
@@ -53,7 +69,12 @@ class Reply:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of one exchange: those that were selected and those that answered."""
+    """The clients of one exchange: those that were selected and those that answered.
+
+    >>> import fedarena as fa
+    >>> fa.Cohort(selected=(0, 3), answered=(3,), population=4, rows=50, total_rows=200, lr=0.1).share
+    0.25
+    """
 
     selected: tuple[int, ...]
     answered: tuple[int, ...]
@@ -96,7 +117,18 @@ class RequestSender(Protocol):
 
 @dataclass(frozen=True)
 class Algorithm(SelectsVariant):
-    """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods."""
+    """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods.
+
+    >>> import fedarena as fa
+    >>> @dataclass(frozen=True)
+    ... class HalfStep(fa.Algorithm):
+    ...     def client(self, message, client_state, work):
+    ...         return fa.Reply(fa.Step(message.w - work.train(message.w).w), weight=work.rows)
+    ...     def server(self, state, mean, cohort):
+    ...         return fa.Model(state.w - mean.delta / 2)
+    >>> fa.run("digits", algorithm=HalfStep(), rounds=2, out=False).final.round
+    2
+    """
 
     everyone: ClassVar[bool] = False  # all clients take part every round, regardless of the experiment's share
     communicates: ClassVar[bool] = True  # counts bytes and uploads
@@ -250,6 +282,10 @@ class Asynchronous(Algorithm):
     models the server has made since the fetch. With `everyone` all clients train all the time, otherwise as many as a
     round has participants: a client that has answered makes room for an idle one. The engine keeps the virtual clock
     (engine/async_loop.py).
+
+    >>> import fedarena as fa
+    >>> issubclass(fa.FedAsync, fa.Asynchronous), issubclass(fa.FedAvg, fa.Asynchronous)
+    (True, False)
     """
 
     needs: ClassVar[Literal["mean", "each update"]] = "each update"

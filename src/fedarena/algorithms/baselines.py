@@ -11,7 +11,14 @@ from fedarena.config.registry import register
 @register("algorithm", "centralized")
 @dataclass(frozen=True)
 class Centralized(Algorithm):
-    """Minibatch SGD on the union of all rows; a round is `local.epochs` epochs or `local.steps` steps. Nothing is sent."""
+    """Minibatch SGD on the union of all rows; a round is `local.epochs` epochs or `local.steps` steps. Nothing is sent.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.Centralized(), **federation)
+    >>> run.final.accuracy > 0.9
+    True
+    """
 
     everyone = True
     communicates = False
@@ -39,6 +46,12 @@ class LocalOnly(Algorithm):
 
     Its accuracy is the mean over clients, weighted by rows, of each client's own model on the global test set; its
     weighted accuracy the same on each client's own test set.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.LocalOnly(), **federation)
+    >>> run.final.accuracy > 0.5
+    True
     """
 
     everyone = True

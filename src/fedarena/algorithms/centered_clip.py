@@ -28,6 +28,13 @@ class CenteredClip(RobustAggregation):
     """The centre of the last round moves by the mean of the differences to the clients' steps, each cut to `radius`.
 
     Without a radius it is the median of the lengths of these differences, at every iteration.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.CenteredClip(), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
     """
 
     radius: Annotated[float, Gt(0)] | None = None

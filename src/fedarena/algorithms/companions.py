@@ -138,6 +138,12 @@ class FedIR(Companion):
     The server must know the label counts of all clients together (`target = "pooled"`), which is a privacy cost; with
     `target = "uniform"` the target is equal classes. `normalise = "none"` divides a batch's loss by its size, not by the sum
     of its weights.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedIR(base=fa.FedAvgM()), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     target: Literal["pooled", "uniform"] = "pooled"
@@ -177,6 +183,12 @@ class FedVC(Companion):
     drawn once and for all; fewer than `n_vc` of its rows are left over and never used. Smaller clients are one, and draw
     as before. Any virtual client is as likely as any other to be the first selected; but a client answers once, so that no
     two of the same client take part in a round, as they may in the paper.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedVC(n_vc=128), **federation)
+    >>> run.final.accuracy > 0.6
+    True
     """
 
     n_vc: Annotated[int, Ge(1), Le(10_000_000)] = 256

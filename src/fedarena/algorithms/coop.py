@@ -21,6 +21,12 @@ class COOP(Asynchronous):
     d models after its fetch a client is overactive (d < b_l: it trains on), outdated (d > b_u: it fetches again) or
     merged. Left open, the filter scales with the federation: 16 and 51 for 100 clients. A filter that can leave every
     client waiting for the others is refused, unless `allow_deadlock` lets it happen.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.COOP(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     b_l: Annotated[int, Ge(0)] | None = None

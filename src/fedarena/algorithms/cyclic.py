@@ -18,6 +18,12 @@ class Cyclic(Algorithm):
     A round is one cycle: every selected client trains once, in a new random order each round or, with `order = "fixed"`,
     in the order of the clients' numbers. Nothing is averaged. A client that does not answer is passed over.
     `pass_on = false` is `variants.SeparateCyclic`, which imitates published code.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.Cyclic(), **federation)
+    >>> run.final.accuracy > 0.9
+    True
     """
 
     order: Literal["random", "fixed"] = "random"

@@ -19,6 +19,12 @@ class Ditto(Algorithm):
     """FedAvg trains the shared model w; each client trains a model of its own, which a proximal term keeps near w.
 
     `own_epochs` are the epochs of the own model in a round, those of the shared one by default.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.Ditto(lam=0.1), **federation)
+    >>> run.own_metrics["accuracy"] > 0.7
+    True
     """
 
     lam: Annotated[float, Ge(0)] = 0.1

@@ -18,6 +18,12 @@ class FedAvg(Algorithm):
     """Clients train for some epochs, the server averages their models by number of rows.
 
     `denominator = "all"` and `literal_eta` take printed formulas literally: see `variants.LiteralFedAvg`.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedAvg(server_lr=1.0), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     server_lr: Annotated[float, Gt(0)] = 1.0

@@ -27,6 +27,12 @@ class FedAvgM(Algorithm):
     """FedAvg with momentum on the server: v = beta v + mean step.
 
     A constant step ends up 1 / (1 - beta) times as long: with beta = 0.9, lower `server_lr` or the local rate.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedAvgM(beta=0.5), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     beta: Annotated[float, Ge(0), Lt(1)] = 0.9

@@ -32,6 +32,12 @@ class FedBuff(Asynchronous):
 
     An update of staleness d has weight (d + 1)^(-a). Left open, the buffer holds 10 updates, or as many as clients train at
     the same time where that is fewer.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedBuff(buffer=3), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     buffer: Annotated[int, Ge(1)] | None = None

@@ -25,7 +25,14 @@ class FedDynState:
 @register("algorithm", "feddyn", paper="Acar et al. 2021, arXiv:2111.04263")
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """A proximal and a linear term in each client's loss, updated every round, make its optimum that of the federation."""
+    """A proximal and a linear term in each client's loss, updated every round, make its optimum that of the federation.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedDyn(alpha=0.1), **federation)
+    >>> run.final.accuracy > 0.85
+    True
+    """
 
     alpha: Annotated[float, Gt(0)] = 0.1
 

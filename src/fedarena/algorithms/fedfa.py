@@ -38,6 +38,12 @@ class FedFA(Algorithm):
 
     A client's weight mixes the information in its accuracy, -log2 of its share of all accuracies, and in its visits,
     -log2 of its share of them (`freq = "more_more"`: of one minus it, so that frequent clients weigh more).
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedFA(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     mix: Annotated[float, Ge(0), Le(1)] = 0.5  # alpha_F; beta_F is the rest

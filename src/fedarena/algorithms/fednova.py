@@ -31,6 +31,12 @@ class FedNova(Algorithm):
     The work is ||a_k||_1, the displacement of the client's own solver under a unit gradient: the number of steps for plain
     SGD, and right for momentum, a proximal term `mu` and decaying rates as well. `tau_eff = "steps"` multiplies by plain
     step counts, as the published code does with a proximal term: see `variants.StepCountFedNova`.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedNova(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     mu: Annotated[float, Ge(0)] = 0.0

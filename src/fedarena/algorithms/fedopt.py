@@ -53,7 +53,14 @@ class AdaptiveServer(Algorithm):
 @register("algorithm", "fedadagrad", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
 class FedAdagrad(AdaptiveServer):
-    """FedAvg's mean step, taken by Adagrad on the server: steps shrink where much has moved."""
+    """FedAvg's mean step, taken by Adagrad on the server: steps shrink where much has moved.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=30, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedAdagrad(server_lr=0.1), **federation)
+    >>> run.final.accuracy > 0.7
+    True
+    """
 
     beta_1: Annotated[float, Ge(0), Lt(1)] = 0.0
 
@@ -65,7 +72,14 @@ class FedAdagrad(AdaptiveServer):
 @register("algorithm", "fedadam", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
 class FedAdam(AdaptiveServer):
-    """FedAvg's mean step, taken by Adam on the server: every weight moves at its own scale."""
+    """FedAvg's mean step, taken by Adam on the server: every weight moves at its own scale.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedAdam(server_lr=0.03), **federation)
+    >>> run.final.accuracy > 0.8
+    True
+    """
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:
         """beta_2 v + (1 - beta_2) G^2."""
@@ -75,7 +89,14 @@ class FedAdam(AdaptiveServer):
 @register("algorithm", "fedyogi", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
 class FedYogi(AdaptiveServer):
-    """FedAvg's mean step, taken by Yogi on the server: as Adam, but the scale grows and shrinks additively."""
+    """FedAvg's mean step, taken by Yogi on the server: as Adam, but the scale grows and shrinks additively.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedYogi(server_lr=0.03), **federation)
+    >>> run.final.accuracy > 0.8
+    True
+    """
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:
         """v - (1 - beta_2) G^2 sign(v - G^2)."""

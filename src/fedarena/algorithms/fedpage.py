@@ -46,6 +46,12 @@ class FedPAGE(Algorithm):
 
     An updating client takes `q` recursive steps with its own minibatches; the server steps along the mean. `p` is by
     default the share of clients that are selected, `server_lr` the local rate.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=40, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedPAGE(), **federation)
+    >>> run.final.accuracy > 0.7
+    True
     """
 
     p: Annotated[float, Gt(0), Le(1)] | None = None

@@ -46,7 +46,14 @@ class OwnPrototypes:
 @register("algorithm", "fedproto", paper="Tan et al. 2022, arXiv:2105.00243")
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """Models stay with the clients, which share the mean representation of each class and predict by the nearest one."""
+    """Models stay with the clients, which share the mean representation of each class and predict by the nearest one.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedProto(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
+    """
 
     lam: Annotated[float, Ge(0)] = 0.1
 

@@ -20,6 +20,12 @@ class FedProx(Algorithm):
 
     With `straggler_fraction`, the device model (engine/devices.py) lets that share of clients stop early, after a random
     number of epochs from `epochs_min` on; they are averaged all the same. `schedule = "adaptive"` is `AdaptiveFedProx`.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedProx(mu=0.1), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     mu: Annotated[float, Ge(0)] = 0.01

@@ -40,7 +40,16 @@ class FedProxUpdate(Step):
 @variant_of(FedProx, schedule=("adaptive",))
 @dataclass(frozen=True)
 class AdaptiveFedProx(FedProx):
-    """FedProx whose mu grows by 0.1 when the loss rises, and falls by 0.1 when it has fallen five rounds in a row."""
+    """FedProx whose mu grows by 0.1 when the loss rises, and falls by 0.1 when it has fallen five rounds in a row.
+
+    >>> import fedarena as fa
+    >>> algorithm = fa.FedProx(mu=0.1, schedule="adaptive")
+    >>> type(algorithm).__name__
+    'AdaptiveFedProx'
+    >>> run = fa.run("digits", algorithm=algorithm, rounds=5, clients=6, partition="iid", out=False)
+    >>> run.final.accuracy > 0.8
+    True
+    """
 
     beyond_steps = "the training loss of each client"
 

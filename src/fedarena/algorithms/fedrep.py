@@ -17,7 +17,14 @@ Epochs = Annotated[int, Ge(0), Le(1_000_000)]
 @register("algorithm", "fedrep", paper="Collins et al. 2021, arXiv:2102.07078")
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """Each client fits its own head to the shared body, then takes steps on the body, which is averaged."""
+    """Each client fits its own head to the shared body, then takes steps on the body, which is averaged.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FedRep(own=["last:1"]), **federation)
+    >>> run.final.accuracy > 0.85
+    True
+    """
 
     own: tuple[str, ...] = ("last:1",)
     head_epochs: Epochs = 5

@@ -19,6 +19,12 @@ class FineTune(Companion):
     """At every evaluation each client trains the server's model on its own samples, and is judged by the result.
 
     The training of the run does not change: what a client learns here stays with it and is forgotten afterwards.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.FineTune(), **federation)
+    >>> run.own_metrics["accuracy"] > 0.7
+    True
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] = 1.0

@@ -19,7 +19,15 @@ ENOUGH = 1e-10  # relative decrease of the sum of distances below which the iter
 @register("algorithm", "geometric_median", paper="Pillutla et al. 2022, arXiv:1912.13445")
 @dataclass(frozen=True)
 class GeometricMedian(RobustAggregation):
-    """The point with the least sum of distances to the clients' steps, by Weiszfeld's iteration with smoothed distances."""
+    """The point with the least sum of distances to the clients' steps, by Weiszfeld's iteration with smoothed distances.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.GeometricMedian(), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
+    """
 
     iterations: Annotated[int, Ge(1)] = 100
     smoothing: Annotated[float, Gt(0)] = 1e-6  # nu: distances below it count as nu

@@ -43,6 +43,12 @@ class IFCA(Algorithm):
     """The server has `clusters` models; each client trains the one with the least loss on its samples, and predicts with it.
 
     The first model starts at w_0, the others at w_0 plus noise of `spread` times the root mean square of w_0.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.IFCA(clusters=2), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     clusters: Annotated[int, Ge(1)] = 2

@@ -17,7 +17,15 @@ from fedarena.config.registry import register
 @register("algorithm", "krum", paper="Blanchard et al. 2017, arXiv:1703.02757")
 @dataclass(frozen=True)
 class Krum(RobustAggregation):
-    """The step of the client that is nearest to its m - f - 2 nearest others; f = `attackers` of m clients are tolerated."""
+    """The step of the client that is nearest to its m - f - 2 nearest others; f = `attackers` of m clients are tolerated.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.Krum(attackers=2), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
+    """
 
     attackers: Annotated[int, Ge(0)] = 1
 
@@ -32,7 +40,15 @@ class Krum(RobustAggregation):
 @register("algorithm", "multikrum", paper="Blanchard et al. 2017, arXiv:1703.02757")
 @dataclass(frozen=True)
 class MultiKrum(RobustAggregation):
-    """The mean of the `keep` steps that Krum prefers, by default of all m clients but f = `attackers`."""
+    """The mean of the `keep` steps that Krum prefers, by default of all m clients but f = `attackers`.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.MultiKrum(attackers=2), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
+    """
 
     attackers: Annotated[int, Ge(0)] = 1
     keep: Annotated[int, Ge(1)] | None = None

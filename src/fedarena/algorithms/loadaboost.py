@@ -39,6 +39,12 @@ class LoAdaBoost(Algorithm):
 
     `direction = "below"` takes the poster's printed comparison literally; `trial_start = 1` and `half` its other
     ambiguities. The cap of 3E/2 epochs is checked before a retraining, so it may be overshot unless `hard_cap`.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.LoAdaBoost(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     direction: Literal["above", "below"] = "above"

@@ -17,7 +17,15 @@ from fedarena.config.registry import register
 @register("algorithm", "median", paper="Yin et al. 2018, arXiv:1803.01498")
 @dataclass(frozen=True)
 class Median(RobustAggregation):
-    """Every weight takes the median of the clients' steps."""
+    """Every weight takes the median of the clients' steps.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.Median(), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
+    """
 
     def centre(self, deltas: Vector) -> Vector:
         """Return the median of each coordinate."""
@@ -27,7 +35,15 @@ class Median(RobustAggregation):
 @register("algorithm", "trimmed_mean", paper="Yin et al. 2018, arXiv:1803.01498")
 @dataclass(frozen=True)
 class TrimmedMean(RobustAggregation):
-    """Every weight takes the mean of the clients' steps without the largest and smallest `share` of them."""
+    """Every weight takes the mean of the clients' steps without the largest and smallest `share` of them.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.TrimmedMean(share=0.2), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
+    """
 
     share: Annotated[float, Ge(0), Lt(0.5)] = 0.2
 

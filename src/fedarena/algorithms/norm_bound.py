@@ -20,6 +20,13 @@ class NormBound(RobustAggregation):
     """The mean of the clients' steps, each shortened to `bound`, by default the median of their lengths, with noise.
 
     `noise` is the standard deviation of the Gaussian noise on the sum of the steps, in units of the bound.
+
+    >>> import fedarena as fa
+    >>> attack = {"name": "gaussian", "clients": [0, 1]}
+    >>> federation = dict(clients=12, share=1.0, partition="iid", attack=attack, out=False)
+    >>> run = fa.run("digits", algorithm=fa.NormBound(), rounds=10, **federation)
+    >>> run.final.accuracy > 0.5
+    True
     """
 
     bound: Annotated[float, Gt(0)] | None = None

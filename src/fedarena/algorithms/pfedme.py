@@ -21,6 +21,12 @@ class PFedMe(Algorithm):
 
     Each local step is a local round of the paper, with one batch: R are the steps of local training. `steps` and `own_lr`
     are those of the minimisation over theta; `own_lr` is by default `local.lr`, `beta` mixes the server's model.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.PFedMe(), **federation)
+    >>> run.final.accuracy > 0.8
+    True
     """
 
     lam: Annotated[float, Gt(0)] = 1.0

@@ -26,6 +26,12 @@ class TreeBag(TreeAlgorithm):
 
     A tree is grown as if it were the only one of its round. With `scaled` the trees of m clients are divided by m, so that
     together they make one step; without it they are added as they are, and the step grows with the number of clients.
+
+    >>> import fedarena as fa
+    >>> federation = dict(rounds=5, clients=6, partition="iid", out=False)
+    >>> run = fa.run("digits", algorithm=fa.TreeBag(), **federation)
+    >>> run.final.accuracy > 0.85
+    True
     """
 
     scaled: bool = True

@@ -19,7 +19,14 @@ Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
 @dataclass(frozen=True)
 class Pull:
-    """A correction of every step's gradient, g + mu (y - centre) + b, described as data so that it can be fused."""
+    """A correction of every step's gradient, g + mu (y - centre) + b, described as data so that it can be fused.
+
+    >>> import fedarena as fa
+    >>> w = np.zeros(3)
+    >>> pull = fa.Pull(mu=0.1, centre=w)  # the proximal term of FedProx: work.train(w, adjust=pull)
+    >>> pull.mu, pull.b is None
+    (0.1, True)
+    """
 
     mu: float = 0.0
     centre: Vector | None = None
@@ -41,7 +48,17 @@ Adjust = Pull | Anchor | Callable[[Vector, Vector], Vector] | None
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of local training, with its steps as they were measured, not derived."""
+    """The result of local training, with its steps as they were measured, not derived.
+
+    >>> import fedarena as fa
+    >>> @dataclass(frozen=True)
+    ... class ByTheStep(fa.FedAvg):
+    ...     def client(self, message, client_state, work):
+    ...         out: fa.Outcome = work.train(message.w)
+    ...         return fa.Reply(fa.Step((message.w - out.w) / max(out.steps, 1)), weight=work.rows)
+    >>> fa.run("digits", algorithm=ByTheStep(), rounds=2, out=False).final.round
+    2
+    """
 
     w: Vector
     steps: int  # tau_k: optimizer steps actually made
@@ -52,7 +69,18 @@ class Outcome:
 
 
 class Work(TorchWork, Protocol):
-    """One client in one round: it trains, differentiates and evaluates on its own rows."""
+    """One client in one round: it trains, differentiates and evaluates on its own rows.
+
+    >>> import fedarena as fa
+    >>> @dataclass(frozen=True)
+    ... class LessOften(fa.FedAvg):
+    ...     def client(self, message, client_state, work: fa.Work):
+    ...         out = work.train(message.w, steps=3, lr=work.lr / 2)
+    ...         return fa.Reply(fa.Step(message.w - out.w), weight=work.rows)
+    >>> run = fa.run("digits", algorithm=LessOften(), rounds=2, out=False)
+    >>> run.final.round
+    2
+    """
 
     client: int
     round: int

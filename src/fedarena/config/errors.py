@@ -21,7 +21,15 @@ MOST_QUOTED = 200  # characters of a user's value that a message repeats
 
 
 class FedarenaError(Exception):
-    """An error with three parts: what is wrong, where, and the remedy."""
+    """An error with three parts: what is wrong, where, and the remedy.
+
+    >>> import fedarena as fa
+    >>> try:
+    ...     fa.run("digits", algorithm="scafold")
+    ... except fa.FedarenaError as error:
+    ...     print(error.what, "|", error.where)
+    no algorithm is called 'scafold' | algorithm.name
+    """
 
     def __init__(self, what: str, *, remedy: str, where: str = "") -> None:
         super().__init__(what, remedy, where)

@@ -48,7 +48,13 @@ EITHER_OR = {key: other for one, two in _PAIRS for key, other in ((one, two), (t
 
 
 class Experiment(SettingsTable):
-    """One experiment, complete. Build it with `Experiment.make`."""
+    """One experiment, complete. Build it with `Experiment.make`.
+
+    >>> import fedarena as fa
+    >>> experiment = fa.Experiment.make("digits", algorithm="fedprox:mu=0.1", rounds=3)
+    >>> experiment.algorithm.name, experiment.rounds
+    ('fedprox', 3)
+    """
 
     data: Component
     model: Component

@@ -89,7 +89,12 @@ class LocalPrivacy(SettingsTable):
 
 
 class Local(SettingsTable):
-    """How a client trains (docs/reference/algorithms.md#local-training)."""
+    """How a client trains (docs/reference/algorithms.md#local-training).
+
+    >>> import fedarena as fa
+    >>> fa.Experiment.make("digits", local=fa.Local(epochs=2, lr=0.05)).local.epochs
+    2
+    """
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1
@@ -182,7 +187,12 @@ class Local(SettingsTable):
 
 
 class Evaluate(SettingsTable):
-    """When and how the model is evaluated, and when training stops."""
+    """When and how the model is evaluated, and when training stops.
+
+    >>> import fedarena as fa
+    >>> fa.run("digits", rounds=4, evaluate=fa.Evaluate(every=2), out=False).curve[-1][0]
+    4
+    """
 
     every: Annotated[int, Field(ge=1)] = 1
     metric: str | None = None  # evaluated every round; none: accuracy, or the loss for models with their own loss

@@ -35,6 +35,12 @@ class Dataset:
     Labels depend on the task: `classification` has one class per sample (int64), `next_symbol` one per position of a
     text, `regression` one number per sample (float32), `multilabel` N x labels of 0 and 1 (float32), `survival` N x 2:
     the time, and 1 if the event was observed or 0 if the sample was censored (float32).
+
+    >>> import fedarena as fa
+    >>> x, y = np.zeros((5, 2), np.float32), np.array([0, 1, 1, 0, 1])
+    >>> data = fa.Dataset("mine", x, y, n_train=4, classes=2)
+    >>> data.shape, data.train_labels.tolist(), data.test_rows.tolist()
+    ((2,), [0, 1, 1, 0], [4])
     """
 
     name: str
@@ -207,7 +213,13 @@ class RowLists(Sequence[Rows]):
 
 @dataclass(frozen=True)
 class Partition:
-    """The assignment of samples to clients: one array of row numbers per client, and those held out for testing."""
+    """The assignment of samples to clients: one array of row numbers per client, and those held out for testing.
+
+    >>> import fedarena as fa
+    >>> parts = fa.Partition([np.array([0, 2, 3]), np.array([1])], np.array([4, 5]))
+    >>> parts.sizes.tolist(), parts.train_rows.tolist()
+    ([3, 1], [0, 2, 3, 1])
+    """
 
     clients: Sequence[Rows]
     test: Rows  # the global test set; a held-out fold for fold-wise partitions

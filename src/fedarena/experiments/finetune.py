@@ -45,7 +45,17 @@ OVERFITS = "a model that is fine-tuned on few samples may fit them and predict o
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A model after fine-tuning, and all metrics before and after it on the same held-out samples."""
+    """A model after fine-tuning, and all metrics before and after it on the same held-out samples.
+
+    >>> import fedarena as fa
+    >>> import sklearn.datasets
+    >>> table = sklearn.datasets.load_breast_cancer(as_frame=True).frame
+    >>> table.to_csv("patients.csv", index=False)
+    >>> run = fa.run("patients.csv", label="target", clients=3, rounds=2, out="first")
+    >>> tuned = fa.finetune(run, "patients.csv", epochs=1, out="tuned")
+    >>> tuned.before.keys() == tuned.after.keys()
+    True
+    """
 
     run: Run
     before: Mapping[str, float]
@@ -79,6 +89,15 @@ def finetune(
     `data` is a file, a DataFrame or columns by name, with the columns of the training table. Columns are encoded as in the
     run. A share `test` of the samples is held out, and the metrics on them are compared; with the file with which a client
     took part in a federation, they are the test samples of the federation. Nothing leaves this machine.
+
+    >>> import fedarena as fa
+    >>> import sklearn.datasets
+    >>> table = sklearn.datasets.load_breast_cancer(as_frame=True).frame
+    >>> table.to_csv("patients.csv", index=False)
+    >>> run = fa.run("patients.csv", label="target", clients=3, rounds=2, out="shared")
+    >>> tuned = fa.finetune(run, "patients.csv", epochs=1, out="own")
+    >>> tuned.run.dir.name
+    'own'
     """
     check_numbers(epochs=(epochs, 1), batch=(batch, 1), seed=(seed, 0))
     for name, value, most in (("lr", lr, np.inf), ("test", test, 1.0)):

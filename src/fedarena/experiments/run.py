@@ -142,6 +142,9 @@ class Verdict:
     """Whether a second run gave the same bits; `differences` lists what did not, the earliest first.
 
     A run of a real federation cannot be run again: its files are checked, `again` is None, and `unchecked` lists the rest.
+
+    >>> verify(run("digits", rounds=1, out="first").dir).differences
+    []
     """
 
     same: bool
@@ -164,6 +167,9 @@ def verify(
 
     Every file of the folder is checked against the hash that the run recorded of it. Of a real federation's run only the
     files are checked, because the samples are not here.
+
+    >>> verify(run("digits", rounds=1, out="mine").dir).same
+    True
     """
     first, _ = load_with_changes(check_path(path, "the run folder"), **own)
     if has_samples_elsewhere(first.dir, first.experiment):

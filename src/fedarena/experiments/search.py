@@ -61,7 +61,15 @@ class SearchTable(BaseModel):
 
 @dataclass(frozen=True, repr=False)
 class Found:
-    """The result of a search: the best trial, and all trials."""
+    """The result of a search: the best trial, and all trials.
+
+    >>> import fedarena as fa
+    >>> found = fa.search("digits", space={"local.lr": {"choices": [1e-6, 0.2]}}, method="grid", rounds=2, out=False)
+    >>> [trial.values["local.lr"] for trial in found.ranked]
+    [0.2, 1e-06]
+    >>> found.experiment.local.lr
+    0.2
+    """
 
     search: Search
     trials: list[Trial]

@@ -175,6 +175,11 @@ def track(result: Run | Comparison, where: str | Path) -> str:
     """Log a finished run or comparison to MLflow, and return its id there.
 
     A comparison becomes one MLflow run with its scores and its verdict, and a nested run for every cell.
+
+    >>> import fedarena as fa
+    >>> run = fa.run("digits", rounds=2, out=False)
+    >>> len(fa.track(run, "mlruns")) > 0
+    True
     """
     store = MlflowStore.open(where)
     return _track_run(store, result, {}) if isinstance(result, Run) else _track_comparison(store, result)

@@ -48,7 +48,13 @@ class ReproducedRun:
 
 @dataclass(frozen=True, repr=False)
 class Reproduction:
-    """The published and measured numbers of a recipe, and whether they agree."""
+    """The published and measured numbers of a recipe, and whether they agree.
+
+    >>> import fedarena as fa
+    >>> found = fa.reproduce("N-F2")
+    >>> found.id, found.verdict
+    ('N-F2', 'agrees')
+    """
 
     id: str
     size: str

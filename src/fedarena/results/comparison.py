@@ -53,7 +53,16 @@ class PairwiseVerdict:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The result of comparing. `runs` has one run per split for every label, in the order of `plan.splits`."""
+    """The result of comparing. `runs` has one run per split for every label, in the order of `plan.splits`.
+
+    >>> import fedarena as fa
+    >>> duel = fa.compare("digits", ["fedavg", "scaffold"], seeds=3, rounds=2, model="logreg", out=False)
+    >>> duel.labels, len(duel.scores()["fedavg"])
+    (['fedavg', 'scaffold'], 3)
+    >>> verdict = duel.duel("scaffold", "fedavg")
+    >>> abs(verdict.p_better + verdict.p_equal + verdict.p_worse - 1) < 1e-9
+    True
+    """
 
     plan: Plan
     runs: dict[str, list[Run]]

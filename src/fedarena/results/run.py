@@ -58,6 +58,11 @@ class Run:
     """The result of an experiment.
 
     `final` and `best` are its last and best evaluations; `validated` is the one that held-out training samples choose.
+
+    >>> import fedarena as fa
+    >>> run = fa.run("digits", rounds=2, clients=5, out=False)
+    >>> len(run.evaluations), run.final.round, run.weights_sha256 == run.again().weights_sha256
+    (2, 2, True)
     """
 
     experiment: Experiment

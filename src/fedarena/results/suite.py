@@ -38,7 +38,14 @@ LEVEL = 0.9  # of all intervals
 
 @dataclass(frozen=True, repr=False)
 class SuiteComparison:
-    """The result of comparing algorithms on several federations: the comparison of each, and the verdict over all."""
+    """The result of comparing algorithms on several federations: the comparison of each, and the verdict over all.
+
+    >>> import fedarena as fa
+    >>> federations = ["digits", "wine", "breast_cancer"]
+    >>> suite = fa.compare(federations, ["fedavg", "fedprox"], seeds=2, rounds=2, model="logreg", out=False)
+    >>> list(suite.federations), suite.labels
+    (['digits', 'wine', 'breast_cancer'], ['fedavg', 'fedprox'])
+    """
 
     federations: dict[str, Comparison]
     rope: float = 0.01

@@ -119,9 +119,13 @@ def metric(
     `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column per class, or with
     `needs="values"` the numbers that a regression predicts.
 
-        @fa.metric(direction="minimize", rope=0.02)
-        def error_rate(y_true, y_pred):
-            return (y_true != y_pred).mean()
+    >>> import fedarena as fa
+    >>> @fa.metric(direction="minimize", rope=0.02)
+    ... def error_rate(y_true, y_pred):
+    ...     return (y_true != y_pred).mean()
+    >>> run = fa.run("digits", rounds=2, evaluate={"metric": "error_rate"}, out=False)
+    >>> abs(run.metrics["error_rate"] + run.metrics["accuracy"] - 1) < 1e-12
+    True
     """
     where = "metric"
     if direction not in ("maximize", "minimize") or needs not in _TASKS_OF_NEEDS or not rope >= 0:

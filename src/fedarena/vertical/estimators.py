@@ -192,6 +192,13 @@ class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc
 
     `X` is one table with the party of each column in `parties` ("guest" has the labels; without it the first half of the
     columns is the guest's, the rest the host's), or a list of tables, the guest's first.
+
+    >>> import fedarena as fa
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = fa.SecureBoostClassifier(trees=2, depth=3).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
     """
 
     def _fit_labels(self, labels: Array) -> tuple[Array, BoostSettings]:
@@ -222,7 +229,14 @@ class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc
 
 
 class SecureBoostRegressor(RegressorMixin, _SecureBoost):  # type: ignore[misc]
-    """Gradient boosting with squared error; see `SecureBoostClassifier` for `X` and `parties`."""
+    """Gradient boosting with squared error; see `SecureBoostClassifier` for `X` and `parties`.
+
+    >>> import fedarena as fa
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> fa.SecureBoostRegressor(trees=3, depth=3).fit(X, y).score(X, y) > 0.2
+    True
+    """
 
     _numeric_labels = True
 

@@ -24,6 +24,12 @@ class Arrays:
     x is a table (N x features), grey images (N x H x W) or images (N x C x H x W); bytes are scaled to [0, 1],
     other numbers do not change. Integers N x length with y of the same shape are texts. Labels with fractions are a
     regression, N x labels of 0 and 1 are several labels; `task` sets what is not inferred.
+
+    >>> import fedarena as fa
+    >>> x, y = np.random.default_rng(0).random((60, 4), dtype=np.float32), np.arange(60) % 2
+    >>> run = fa.run(fa.arrays(x, y, client=np.arange(60) % 3), rounds=2, out=False)
+    >>> len(run.client_sizes)
+    3
     """
 
     x: Any = field(repr=False)

@@ -57,6 +57,14 @@ class Lines:
     """A text file of yours with lines `SPEAKER: TEXT`; every speaker is a client.
 
     Set `separator` (for example a tab) and the columns `speaker` and `text` for other formats.
+
+    >>> import fedarena as fa
+    >>> from pathlib import Path
+    >>> text = "".join(f"{who}: to be or not to be, that is the question\\n" for who in ("A", "B") * 20)
+    >>> Path("play.txt").write_text(text)
+    1760
+    >>> fa.lines("play.txt", length=20).load(seed=0).owner_names
+    ('A', 'B')
     """
 
     path: str
