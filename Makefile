@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo federation test test-fast fuzz lint bench wheel clean
+.PHONY: demo federation test test-fast fuzz lint bench wheel docs clean
 .DELETE_ON_ERROR:
 
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/fedarena/models/native/* src/fedarena/trees/native/* src/fedarena/vertical/crypto/native/*)
@@ -52,5 +52,16 @@ wheel: $(VENV)/installed
 	rm -rf build/wheel && FEDARENA_KERNEL_BUILDS=all $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
+# The documentation site, in build/site. It reads the sources without importing them, so its environment is small; look at it
+# with `python -m http.server -d build/site`.
+$(VENV)-docs/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(PYTHON) -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"]))' > $(VENV)-docs/requirements.txt
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)-docs/requirements.txt
+	touch $@
+
+docs: $(VENV)-docs/installed
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-docs build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
