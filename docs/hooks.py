@@ -11,7 +11,7 @@ from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
 
-from griffe import Class, Extension, Function
+from griffe import Attribute, Class, Extension, Function
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -80,8 +80,12 @@ class ExamplesAsCode(Extension):  # type: ignore[misc]
         """Fence the examples of a class."""
         fence(cls)
 
+    def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
+        """Fence the examples of a property."""
+        fence(attr)
 
-def fence(documented: Class | Function) -> None:
+
+def fence(documented: Attribute | Class | Function) -> None:
     """Put every example of a docstring, from `>>>` to the next empty line, into a block of its own."""
     if documented.docstring:
         found = re.compile(r"^(?:>>> .*)(?:\n.+)*(?:\n\n(?:>>> .*)(?:\n.+)*)*", re.MULTILINE)

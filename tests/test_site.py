@@ -111,6 +111,7 @@ def test_the_site_has_every_public_name_with_an_example(site: Path) -> None:
     for name in fa._MODULES:
         assert re.search(rf'<h[23] id="fedarena\.[\w.]*\b{name}"', html, re.IGNORECASE), name
     assert html.count("pycon") >= len(fa._MODULES)
+    assert "&gt;&gt;&gt; " not in re.sub(r"<(pre|code).*?</\1>", "", html, flags=re.DOTALL)
 
 
 @pytest.mark.slow

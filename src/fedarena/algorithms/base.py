@@ -32,6 +32,7 @@ from fedarena.config.variant_selection import SelectsVariant
 class Model:
     """The weights: the least state of a server, and the message that it broadcasts by default.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> fa.Model(np.zeros(3)).w.tolist()
     [0.0, 0.0, 0.0]
@@ -44,6 +45,7 @@ class Model:
 class Step:
     """The update that most clients send: Delta = w_t - w_k.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> before, after = np.array([1.0, 2.0]), np.array([0.5, 2.5])
     >>> fa.Step(before - after).delta.tolist()
@@ -57,6 +59,7 @@ class Step:
 class Reply:
     """A client's response: `send` is aggregated by `weight` on the server, `keep` is the client state of its next round.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> fa.Reply(fa.Step(np.zeros(3)), weight=20).weight
     20
@@ -119,6 +122,7 @@ class RequestSender(Protocol):
 class Algorithm(SelectsVariant):
     """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods.
 
+    >>> from dataclasses import dataclass
     >>> import fedarena as fa
     >>> @dataclass(frozen=True)
     ... class HalfStep(fa.Algorithm):

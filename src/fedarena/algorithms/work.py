@@ -21,6 +21,7 @@ Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 class Pull:
     """A correction of every step's gradient, g + mu (y - centre) + b, described as data so that it can be fused.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> w = np.zeros(3)
     >>> pull = fa.Pull(mu=0.1, centre=w)  # the proximal term of FedProx: work.train(w, adjust=pull)
@@ -50,6 +51,7 @@ Adjust = Pull | Anchor | Callable[[Vector, Vector], Vector] | None
 class Outcome:
     """The result of local training, with its steps as they were measured, not derived.
 
+    >>> from dataclasses import dataclass
     >>> import fedarena as fa
     >>> @dataclass(frozen=True)
     ... class ByTheStep(fa.FedAvg):
@@ -71,6 +73,7 @@ class Outcome:
 class Work(TorchWork, Protocol):
     """One client in one round: it trains, differentiates and evaluates on its own rows.
 
+    >>> from dataclasses import dataclass
     >>> import fedarena as fa
     >>> @dataclass(frozen=True)
     ... class LessOften(fa.FedAvg):

@@ -36,6 +36,7 @@ class Dataset:
     text, `regression` one number per sample (float32), `multilabel` N x labels of 0 and 1 (float32), `survival` N x 2:
     the time, and 1 if the event was observed or 0 if the sample was censored (float32).
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> x, y = np.zeros((5, 2), np.float32), np.array([0, 1, 1, 0, 1])
     >>> data = fa.Dataset("mine", x, y, n_train=4, classes=2)
@@ -215,6 +216,7 @@ class RowLists(Sequence[Rows]):
 class Partition:
     """The assignment of samples to clients: one array of row numbers per client, and those held out for testing.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> parts = fa.Partition([np.array([0, 2, 3]), np.array([1])], np.array([4, 5]))
     >>> parts.sizes.tolist(), parts.train_rows.tolist()

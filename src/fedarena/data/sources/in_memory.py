@@ -25,6 +25,7 @@ class Arrays:
     other numbers do not change. Integers N x length with y of the same shape are texts. Labels with fractions are a
     regression, N x labels of 0 and 1 are several labels; `task` sets what is not inferred.
 
+    >>> import numpy as np
     >>> import fedarena as fa
     >>> x, y = np.random.default_rng(0).random((60, 4), dtype=np.float32), np.arange(60) % 2
     >>> run = fa.run(fa.arrays(x, y, client=np.arange(60) % 3), rounds=2, out=False)
