@@ -72,15 +72,15 @@ def digits(beta: float, clients: int = 10) -> dict[str, Any]:
 HEART = {"partition": "natural", "rounds": 30, "model": "mlp_2nn", "evaluate": {"every": 5}}
 IMAGES = ("fedavg", "local", "finetune", "fedper", "ditto", "fedproto", "ifca")  # the others take several times as long
 CIFAR = {
-    "partition": {"name": "label_dirichlet", "beta": 0.1},
+    "partition": {"name": "label_dirichlet", "beta": 0.3},
     "clients": 10,
-    "rounds": 15,
+    "rounds": 50,
     "model": "simple_cnn",
-    "local": {"lr": 0.05, "epochs": 1, "batch": 16},
-    "evaluate": {"every": 15},
+    "local": {"lr": 0.02, "momentum": 0.9, "epochs": 1, "batch": 16},
+    "evaluate": {"every": 50},
 }
 STUDIES = {
-    "digits": Study("digits", ALGORITHMS, digits(0.1), {"seeds": 5}, tune=6),
+    "digits": Study("digits", ALGORITHMS, digits(0.1), {"seeds": 10}, tune=6),
     "heart_disease": Study("heart_disease", ALGORITHMS, HEART, {"folds": 5, "repeats": 3}, tune=6),
     "heart_disease_norm": Study(
         "heart_disease",
@@ -90,7 +90,7 @@ STUDIES = {
         tune=6,
         model=with_norm_layers,
     ),
-    "cifar10": Study({"name": "cifar10", "one_in": 20}, IMAGES, CIFAR, {"seeds": 3}),
+    "cifar10": Study({"name": "cifar10", "one_in": 5}, IMAGES, CIFAR, {"seeds": 3}),
     **{f"digits_{beta:g}": Study("digits", SWEEP, digits(beta), {"seeds": 5}) for beta in SKEWS},
     "digits_few": Study("digits", (*SWEEP, "finetune:lr=0.01"), digits(0.3, clients=50), {"seeds": 5}),
 }

@@ -15,7 +15,7 @@ QUIET: dict[str, Any] = {"out": False, "runtime": "serial"}
 
 
 def forest(name: str, clients: int, trees: int = 3, **more: Any) -> Forest:
-    algorithm = {"name": name, "trees": trees, "depth": 3, **more}
+    algorithm = {"name": name, "trees": trees, "depth": 3, "learning_rate": 0.3, **more}
     return Forest.of(
         fa.run("wine", algorithm=algorithm, clients=clients, partition="iid", **QUIET).state["forest"].numpy()
     )

@@ -16,6 +16,7 @@ from fedarena.trees.forest import Float32Array, Forest
 from fedarena.trees.row_growth import RowGrowth
 
 Penalty = Annotated[float, Ge(0), Le(1e9)]
+LearningRate = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class TreeAlgorithm(Algorithm):
     trees: Annotated[int, Ge(1), Le(100_000)] | None = None
     depth: Annotated[int, Ge(1), Le(12)] = 6
     bins: Annotated[int, Ge(2), Le(1024)] = 64
-    learning_rate: Annotated[float, Gt(0), Le(1)] = 0.3
+    learning_rate: LearningRate = 0.3
     lambda_: Penalty = 1.0
     gamma: Penalty = 0.0
     min_child_weight: Penalty = 1.0
