@@ -238,7 +238,7 @@ SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
     "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are not a message of fedarena"),
     "nothing": (lambda m: b"", "bytes that are not a message of fedarena"),
     "cut short": (lambda m: again(m)[:60], "a message that ends too early"),
-    "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) speaks"),
+    "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) is connected"),
     "another run": (lambda m: pack("other", m.round, m.body, Payload.of(m.payload)), "an answer of another run"),
     "a number": (lambda m: again(m, send=1.5), "a float as answer"),
     "short vector": (

@@ -181,7 +181,7 @@ def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
 
 
 SENT = {  # every field that a client may send, by the words of docs/federation.md
-    "names of columns, which of them hold words, labels that occur, number of rows": (
+    "names of columns, which of them hold words, number of rows; of a classification the labels that occur": (
         "described.columns described.label_kind described.classes described.rows described.test_rows "
         "counted.train counted.test"
     ),
@@ -191,13 +191,15 @@ SENT = {  # every field that a client may send, by the words of docs/federation.
         "done.loss done.steps done.samples done.seconds done.finite done.weight done.sent done.sent_buffers "
         "trained.loss trained.steps trained.samples trained.seconds trained.finite trained.sent trained.sent_buffers"
     ),
+    "the mean loss of a model over the training rows, before clients are selected": "lossresponse.loss",
+    "the mean squared loss of the received model over the training rows": "done.squared_loss trained.squared_loss",
     "the server gets a ticket": "done.memory trained.memory",
     "public keys, and shares of secrets": "keyed.keys dealt.shares revealed.shares",
-    "how many test rows were right, of how many, and the sum of their losses": (
+    "how many test rows (with several labels: how many labels of them) were right, of how many, and the sum of their": (
         "looked.right looked.count looked.loss looked.own_right looked.own_count"
     ),
     "how many test rows of each class the model takes for each class": "evaluationsums.histograms",
-    "AUC and average precision of the client's own test rows, and how many rows they are over": (
+    "AUC and average precision of the client's own test rows (with several labels the means over labels), and how many": (
         "ownmetrics.values ownmetrics.count"
     ),
     "its description, without quoted values": (
@@ -207,7 +209,14 @@ SENT = {  # every field that a client may send, by the words of docs/federation.
     "a client is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
-DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest", "final"}
+DOWN |= {
+    "lossrequest",
+    "statisticskeyrequest",
+    "statisticsrequest",
+    "evaluationsumsrequest",
+    "ownmetricsrequest",
+    "final",
+}
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:

@@ -150,6 +150,7 @@ class NotGiven:
     communicates: bool = True  # of an algorithm, as for the next ones
     personal: bool = False
     pooled: bool = False
+    own_rounds: int | None = None
     defaults: ClassVar[dict[str, Any]] = {}  # of a data set
 
     def __call__(self, *arguments: Any) -> Any:
