@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.algorithms.base import Model, Step, summed
-from fedarena.models.pytree import UnknownType, WeightedMean, from_plain, is_finite, leaves, nbytes, to_plain
+from fedarena.models.pytree import (
+    UnknownType,
+    WeightedMean,
+    from_plain,
+    is_finite,
+    leaves,
+    nbytes,
+    read_only,
+    to_plain,
+)
 
 
 @dataclass(frozen=True)
@@ -79,3 +88,15 @@ def test_trees_come_back_from_plain_values() -> None:
 def test_a_file_cannot_ask_for_other_types() -> None:
     with pytest.raises(UnknownType):
         from_plain({"type": "Popen", "fields": {"args": "true"}}, {}, {"Model": Model})
+
+
+def test_arrays_are_locked_and_lists_copied_at_any_depth() -> None:
+    array, numbers = np.zeros(2), [1, 2]
+    given = Model(({"a": [array]}, numbers, "text"))
+    locked = read_only(given)
+    with pytest.raises(ValueError, match="read-only"):
+        locked.w[0]["a"][0][0] = 1.0
+    locked.w[1].append(3)
+    assert numbers == [1, 2]
+    assert array.flags.writeable
+    assert read_only(Model((1, None))) == Model((1, None))

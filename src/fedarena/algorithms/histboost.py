@@ -89,7 +89,7 @@ class HistBoost(TreeAlgorithm):
         """Sum g and h of the client's rows by node, column and bin."""
         rows, forest, table = work.boosted_rows, Forest.of(message.w), message.cuts.table
         boosting = self.boosting(forest)
-        integers = rows.integers(forest, boosting, boosting.point(message.rows), self.chosen_rows(work))
+        integers = rows.integers(message.w, boosting, boosting.point(message.rows), self.chosen_rows(work))
         return Reply(LevelSums(rows.sums(table, integers, message.trees, message.depth, message.build)))
 
     def count(self, message: Cells, client_state: None, work: Work) -> Reply:

@@ -84,7 +84,7 @@ class TreeAlgorithm(Algorithm):
         forest, rows = Forest.of(w), work.boosted_rows
         boosting, table = self.boosting(forest, scale), rows.own_cuts(self.bins).table
         point = boosting.point(work.rows)
-        integers = rows.integers(forest, boosting, point, self.chosen_rows(work))
+        integers = rows.integers(w, boosting, point, self.chosen_rows(work))
         growth = RowGrowth(boosting, point, table)
         while len(growth.build):
             growth.advance(rows.sums(table, integers, growth.trees, growth.depth, growth.build))

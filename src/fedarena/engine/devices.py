@@ -7,6 +7,7 @@ on the order of execution or on the machine.
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,13 +59,7 @@ class Fleet:
 
     def training_factors(self, clients: Sequence[int], number: int) -> NDArray[np.float64]:
         """Return, for each client, the random factor on the usual seconds of the training of this number."""
-        if self.exponential or not can_shuffle(self.seed):
-            return np.array([self._pace(stream(self.seed, "latency", number, client)) for client in clients])
-        low, high = 1 - self.jitter, 1 + self.jitter
-        return low + (high - low) * uniform(self.seed, "latency", number, clients)
-
-    def _pace(self, rng: np.random.Generator) -> float:
-        return rng.exponential() if self.exponential else rng.uniform(1 - self.jitter, 1 + self.jitter)
+        return _training_factors(self.seed, self.exponential, self.jitter, tuple(clients), number)
 
     def message_seconds(self, client: int, nbytes: int) -> float:
         """Return the seconds of a message in either direction."""
@@ -82,6 +77,20 @@ class Fleet:
         """Return whether the answer to this training never arrives."""
         chance = self.dropout[client]
         return bool(chance > 0 and stream(self.seed, "failure", number, client).random() < chance)
+
+
+@functools.lru_cache(maxsize=256)  # every exchange of a round needs them
+def _training_factors(
+    seed: int, exponential: bool, jitter: float, clients: tuple[int, ...], number: int
+) -> NDArray[np.float64]:
+    low, high = 1 - jitter, 1 + jitter
+    if exponential or not can_shuffle(seed):
+        streams = [stream(seed, "latency", number, client) for client in clients]
+        factors = np.array([rng.exponential() if exponential else rng.uniform(low, high) for rng in streams])
+    else:
+        factors = low + (high - low) * uniform(seed, "latency", number, clients)
+    factors.flags.writeable = False
+    return factors
 
 
 def build_fleet(experiment: Experiment, clients: int) -> Fleet:

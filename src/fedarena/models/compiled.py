@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedarena.common.arrays import address as _at
 from fedarena.config.seeds import Purpose, number_of, stream
 from fedarena.models.kernel_program import DROPOUT, LINEAR, program_of
 from fedarena.models.tape import Tape
@@ -287,6 +288,8 @@ def add_scaled(total: NDArray[np.float64], part: Vector, factor: float) -> None:
 
 def all_finite(array: Vector) -> bool:
     """Return whether no number of an array is NaN or infinite."""
+    if array.dtype.kind in "biu":
+        return True
     able = kernels() if array.dtype == np.float32 and array.flags.c_contiguous else None
     if able is not None:
         return bool(able.fedarena_all_finite(_at(array), array.size))
@@ -339,12 +342,3 @@ def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> 
 
 def _floats(array: Any) -> NDArray[np.float32]:
     return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _at(array: Any) -> int | None:
-    """Return the address of an array; numpy's own way, needed for read-only arrays, takes three times as long."""
-    if array is None:
-        return None
-    if array.flags.writeable and array.size:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    return int(array.ctypes.data)

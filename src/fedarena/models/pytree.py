@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from fedarena.config.errors import BadValue
 from fedarena.config.variant_selection import variant_class
 from fedarena.models.compiled import add_scaled, all_finite
 from fedarena.models.stored_names import find_class
+
+PLAIN = frozenset({int, float, str, bool, type(None)})
 
 
 @functools.cache
@@ -163,15 +166,25 @@ def _module_names(cls: type) -> dict[str, Any]:
 
 
 def read_only(tree: Any) -> Any:
-    """Return the tree with read-only arrays: a client must not change the broadcast."""
-
-    def locked(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
-            leaf = leaf.view()
-            leaf.flags.writeable = False
-        return leaf
-
-    return replace_leaves(tree, map(locked, leaves(tree)))
+    """Return the tree with read-only arrays: a client must not change the broadcast. Frozen parts without any stay."""
+    if isinstance(tree, np.ndarray):
+        if tree.flags.writeable:
+            tree = tree.view()
+            tree.flags.writeable = False
+        return tree
+    cls: Any = type(tree)
+    names = _names(cls)
+    if names is not None:
+        before = [getattr(tree, name) for name in names]
+        after = [item if type(item) in PLAIN else read_only(item) for item in before]
+        unchanged = all(map(operator.is_, before, after))
+        return tree if unchanged else cls(**dict(zip(names, after, strict=True)))
+    if isinstance(tree, list | tuple):
+        after = [item if type(item) in PLAIN else read_only(item) for item in tree]
+        return tree if cls is tuple and all(map(operator.is_, tree, after)) else cls(after)
+    if isinstance(tree, dict):
+        return {key: read_only(item) for key, item in tree.items()}
+    return tree
 
 
 class WeightedMean:
@@ -267,21 +280,32 @@ def _nothing(leaf: Any, how: str) -> Any:
 
 def reductions(tree: Any, how: str = "mean") -> Iterator[str]:
     """Yield how each leaf is aggregated: mean, sum or collect."""
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            marks = [mark for mark in ("sum", "collect") if field.metadata.get(mark)]
-            yield from reductions(getattr(tree, field.name), marks[0] if marks else how)
-    else:
+    cls: Any = type(tree)
+    marks = _marks(cls)
+    if marks is None:
         yield from (how for _ in leaves(tree))
+        return
+    for name, mark in marks:
+        yield from reductions(getattr(tree, name), mark or how)
+
+
+@functools.cache
+def _marks(cls: Any) -> tuple[tuple[str, str], ...] | None:
+    """Return the fields of a dataclass and how each is aggregated, where it is marked; None for any other type."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    marks = ("sum", "collect")
+    return tuple((f.name, next((m for m in marks if f.metadata.get(m)), "")) for f in dataclasses.fields(cls))
 
 
 def replace_leaves(tree: Any, values: Iterator[Any]) -> Any:
     """Return a tree of the same shape with other leaves, arrays in the types of the former ones."""
     if tree is None or isinstance(tree, str):
         return tree
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: replace_leaves(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
-        return type(tree)(**fields)
+    cls: Any = type(tree)
+    names = _names(cls)
+    if names is not None:
+        return cls(**{name: replace_leaves(getattr(tree, name), values) for name in names})
     if isinstance(tree, list | tuple):
         return type(tree)(replace_leaves(item, values) for item in tree)
     if isinstance(tree, dict):

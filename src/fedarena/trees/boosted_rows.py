@@ -16,8 +16,8 @@ from fedarena.trees.boosting import Boosting
 from fedarena.trees.cut_search import Keys, ordered_keys
 from fedarena.trees.cut_table import CutPoints, CutTable
 from fedarena.trees.fixed_point import FixedPoint
-from fedarena.trees.forest import Float32Array, Forest, MarginCache
-from fedarena.trees.kernels import add_sums, descend
+from fedarena.trees.forest import WEIGHT, Float32Array, Forest, MarginCache, same_vectors
+from fedarena.trees.kernels import add_sums
 
 Indices = NDArray[np.int64]
 Sums = NDArray[np.int64]
@@ -33,8 +33,9 @@ class BoostedRows:
         self._codes: tuple[CutTable, NDArray[np.uint16]] | None = None
         self._integers: tuple[Float32Array, FixedPoint, Sums] | None = None  # the forest that they are of
         self._nodes: list[NDArray[np.int32]] = []  # of each tree under way: the node of every row
-        self._trees: Float32Array = np.empty((0, 0, 4), np.float32)  # to which these nodes belong
-        self._depth = 0
+        self._depth = 0  # levels that these trees had
+        self._known: tuple[tuple[int, ...], bytes] | None = None  # the splits that led to these nodes
+        self._ones = np.ones(len(labels), np.float32)
 
     @cached_property
     def keys(self) -> list[Keys]:
@@ -54,14 +55,15 @@ class BoostedRows:
         return self._codes[1]
 
     def integers(
-        self, forest: Forest, boosting: Boosting, point: FixedPoint, chosen: NDArray[np.bool_] | None = None
+        self, w: Float32Array, boosting: Boosting, point: FixedPoint, chosen: NDArray[np.bool_] | None = None
     ) -> Sums:
-        """Return g and h of the rows at the margins of the forest as integers [outputs, rows, 2]; 0 if not chosen."""
-        vector = forest.vector
-        if self._integers is not None and self._integers[1] == point and np.array_equal(self._integers[0], vector):
+        """Return g and h of the rows at the margins of the forest `w` as integers [outputs, rows, 2]; 0 if not chosen."""
+        if self._integers is not None and self._integers[1] == point and same_vectors(self._integers[0], w):
             return self._integers[2]
-        margins = self._cache.margins(forest)
-        g, h = boosting.loss.gradients(margins, self.labels, np.ones(len(self.labels), np.float32))
+        forest = Forest.of(w)
+        margins = self._cache.margins(forest, self._reached(forest.trees[-forest.outputs :]))
+        self._known = None
+        g, h = boosting.loss.gradients(margins, self.labels, self._ones)
         bound = boosting.bounds[0]
         if len(g) and not float(np.abs(g).max()) <= bound:
             raise BadValue(
@@ -72,30 +74,29 @@ class BoostedRows:
         found = np.ascontiguousarray(point.encode(g, h).transpose(1, 0, 2))
         if chosen is not None:
             found[:, ~chosen] = 0
-        self._integers, self._trees = (vector, point, found), np.empty((0, 0, 4), np.float32)
+        self._integers = w.copy(), point, found
         return found
 
     def sums(self, table: CutTable, integers: Sums, trees: Float32Array, depth: int, build: Indices) -> Sums:
         """Return the sums [build, bins, 2] over the rows in each node (tree, node) of `build`, at this depth of the trees."""
-        self._place(trees, depth)
-        sums = np.zeros((len(build), table.width, 2), np.int64)
-        codes = self.codes(table)
-        for tree in np.unique(build[:, 0]).tolist():
-            slots = np.flatnonzero(build[:, 0] == tree)
-            slot_of = np.full(trees.shape[1], -1, np.int32)
-            slot_of[build[slots, 1]] = slots
-            add_sums(codes, table.first, slot_of, self._nodes[tree], integers[tree], sums)
+        levels, nodes = self._reached(trees)
+        if levels > depth or not nodes:
+            levels, nodes = 0, [np.zeros(len(self.x), np.int32) for _ in trees]
+        self._known = None
+        sums, codes = np.zeros((len(build), table.width, 2), np.int64), self.codes(table)
+        slot_of = np.full(trees.shape[:2], -1, np.int32)
+        slot_of[build[:, 0], build[:, 1]] = np.arange(len(build))
+        for tree, node, slots, own in zip(trees, nodes, slot_of, integers, strict=True):
+            add_sums(self.x, tree, node, depth - levels, codes, table.first, slots, own, sums)
+        self._nodes, self._depth, self._known = nodes, depth, _splits(trees, depth)
         return sums
 
-    def _place(self, trees: Float32Array, depth: int) -> None:
-        """Set the node of every row in trees whose first `depth` levels are split."""
-        known = 2**self._depth - 1
-        if (
-            self._trees.shape != trees.shape
-            or depth < self._depth
-            or not np.array_equal(self._trees[:, :known], trees[:, :known])
-        ):
-            self._nodes, self._depth = [np.zeros(len(self.x), np.int32) for _ in trees], 0
-        for tree, node in zip(trees, self._nodes, strict=True):
-            descend(self.x, tree, node, depth - self._depth)
-        self._trees, self._depth = trees.copy(), depth
+    def _reached(self, trees: Float32Array) -> tuple[int, list[NDArray[np.int32]]]:
+        """Return how many levels of these trees every row is known to have passed, and its node in each; none: no nodes."""
+        known = self._known is not None and self._known == _splits(trees, self._depth)
+        return (self._depth, self._nodes) if known else (0, [])
+
+
+def _splits(trees: Float32Array, depth: int) -> tuple[tuple[int, ...], bytes]:
+    """Return the number and the size of trees, and the splits of their first levels."""
+    return trees.shape, trees[:, : 2**depth - 1, :WEIGHT].tobytes()

@@ -32,7 +32,10 @@ class CutPoints:
         """Return the cut points of columns."""
         counts = np.array([len(c) for c in cuts], np.int32)
         values = np.concatenate([np.empty(0), *cuts]).astype(np.float32)
-        return cls(values, counts, has_values.astype(np.uint8), has_missing.astype(np.uint8))
+        arrays = values, counts, has_values.astype(np.uint8), has_missing.astype(np.uint8)
+        for array in arrays:
+            array.flags.writeable = False
+        return cls(*arrays)
 
     @classmethod
     def of_rows(cls, x: Float32Array, bins: int) -> CutPoints:
@@ -42,9 +45,12 @@ class CutPoints:
         holes = np.count_nonzero(missing, axis=0)
         return cls.of(list(found.cuts), holes < len(x), holes > 0)
 
-    @property
+    def __reduce__(self) -> tuple[type[CutPoints], tuple[NDArray[np.generic], ...]]:
+        return CutPoints, (self.values, self.counts, self.has_values, self.has_missing)
+
+    @cached_property
     def table(self) -> CutTable:
-        """Return the candidate splits of these cut points."""
+        """Return the candidate splits of these cut points, which are not sent or stored with them."""
         return _table(*(array.tobytes() for array in (self.values, self.counts, self.has_values, self.has_missing)))
 
 
@@ -69,7 +75,7 @@ class CutTable:
         """Return the first bin of each column."""
         return self._layout.first[:-1].astype(np.int64)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Return the number of bins of all columns."""
         return int(self._layout.first[-1])
@@ -79,10 +85,11 @@ class CutTable:
         return HistogramLayout(self.bins, 1)
 
     @cached_property
-    def _ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    def ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Return the first and the last bin on the left of each candidate, its missing bin, and whether both go left."""
         last, missing, both = self._layout.candidate_bins(self.candidates)
-        return np.where(self.candidates.bin >= 0, self.first[self.candidates.column], missing), last, missing, both
+        start = np.where(self.candidates.bin >= 0, self.first[self.candidates.column], missing)
+        return start, last.astype(np.int64), missing.astype(np.int64), both
 
     def codes(self, x: Float32Array) -> NDArray[np.uint16]:
         """Return the bins of rows [rows, columns]."""
@@ -90,7 +97,7 @@ class CutTable:
 
     def left_sums(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sums that each candidate sends left, [nodes, candidates, 2], from sums of bins [nodes, bins, 2]."""
-        start, last, missing, both = self._ranges
+        start, last, missing, both = self.ranges
         upto = np.zeros((len(sums), self.width + 1, 2), np.int64)
         np.cumsum(sums, axis=1, out=upto[:, 1:])
         left: NDArray[np.int64] = upto[:, last + 1] - upto[:, start]
@@ -103,7 +110,10 @@ class CutTable:
         total: NDArray[np.int64] = sums[:, :end].sum(axis=1)
         return total
 
-    def threshold(self, candidate: int) -> float:
-        """Return the value up to which a candidate sends values left, within the range of float32."""
-        value = threshold(self.bins, int(self.candidates.column[candidate]), int(self.candidates.bin[candidate]))
-        return float(np.clip(value, -LARGEST, LARGEST))
+    @cached_property
+    def splits(self) -> Float32Array:
+        """Return the column of each candidate, its threshold within the range of float32, and whether missing go left."""
+        columns, bins, missing_left = self.candidates.column, self.candidates.bin, self.candidates.missing_left
+        values = [threshold(self.bins, *pair) for pair in zip(columns.tolist(), bins.tolist(), strict=True)]
+        finite = np.clip(np.array(values, np.float64), -LARGEST, LARGEST)
+        return np.stack([columns, finite, missing_left], axis=1).astype(np.float32)

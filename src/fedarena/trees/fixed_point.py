@@ -6,6 +6,7 @@ integers. Where integers are encrypted, an offset makes G positive: the guest su
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -28,15 +29,23 @@ class FixedPoint:
     offset: int  # added to each G
     top: tuple[int, int]  # the largest G + offset, and the largest H
 
+    @property
+    def units(self) -> tuple[float, float]:
+        """Return the values of the integer 1 in G and in H: powers of two, by which all products are exact."""
+        return math.ldexp(1.0, -self.g_shift), math.ldexp(1.0, -self.h_shift)
+
     def encode(self, g: NDArray[np.floating], h: NDArray[np.floating]) -> Sums:
         """Return g and h as integers [rows, outputs, 2]."""
-        scaled = (np.ldexp(np.asarray(g, np.float64), self.g_shift), np.ldexp(np.asarray(h, np.float64), self.h_shift))
-        return np.stack([np.rint(s) for s in scaled], axis=-1).astype(np.int64)
+        integers = np.empty((*g.shape, 2), np.int64)
+        for part, (values, shift) in enumerate(((g, self.g_shift), (h, self.h_shift))):
+            scaled = np.multiply(values, math.ldexp(1.0, shift), dtype=np.float64)  # by a power of two: exact
+            integers[..., part] = np.rint(scaled, out=scaled)
+        return integers
 
     def decode(self, sums: Sums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return G and H of sums as floats, each rounded once."""
-        g, h = sums[..., 0].astype(np.float64), sums[..., 1].astype(np.float64)
-        return np.ldexp(g, -self.g_shift), np.ldexp(h, -self.h_shift)
+        g_unit, h_unit = self.units
+        return sums[..., 0] * np.float64(g_unit), sums[..., 1] * np.float64(h_unit)
 
     def to_slots(self, integers: Sums) -> NDArray[np.uint64]:
         """Return positive words [rows, 2 outputs] for encryption."""
@@ -61,6 +70,7 @@ def fixed_point(g: NDArray[np.floating], h: NDArray[np.floating], precision: int
     )
 
 
+@functools.lru_cache(maxsize=64)
 def bounded_fixed_point(g_top: float, h_top: float, rows: int, precision: int | None = None) -> FixedPoint:
     """Return the finest fixed point whose sums over so many rows fit a slot, from bounds of |g| and h.
 

@@ -7,6 +7,7 @@ outputs. All numbers are float32, which holds columns and thresholds exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedarena.trees.kernels import descend
 from fedarena.trees.settings import ObjectiveName
 
 Float32Array = NDArray[np.float32]
+Reached = tuple[int, Sequence[NDArray[np.int32]]]  # levels, and the node of every row in each tree
 HEADER = 5  # objective, outputs, depth, base margin, bound of labels
 COLUMN, THRESHOLD, MISSING_LEFT, WEIGHT = range(4)
 LARGEST = np.finfo(np.float32).max  # threshold of a split that sends all values left; its negative sends none
@@ -61,13 +63,18 @@ class Forest:
         """Return the margins of so many rows before the first tree."""
         return np.full((rows, self.outputs), self.base, np.float32)
 
-    def add_trees(self, margins: Float32Array, x: Float32Array, first: int = 0) -> None:
-        """Add the trees from number `first` on to the margins of rows [rows, columns], one after the other."""
+    def add_trees(self, margins: Float32Array, x: Float32Array, first: int = 0, reached: Reached = (0, ())) -> None:
+        """Add the trees from number `first` on to the margins of rows [rows, columns], one after the other.
+
+        `reached` are levels that rows have passed in the last trees, and their nodes there, which become their leaves.
+        """
+        levels, nodes = reached
+        begun = len(self.trees) - len(nodes)
         for number in range(first, len(self.trees)):
             tree = self.trees[number]
-            leaf = np.zeros(len(x), np.int32)
-            descend(x, tree, leaf, self.depth)
-            margins[:, number % self.outputs] += tree[leaf, WEIGHT]
+            leaf = np.zeros(len(x), np.int32) if number < begun else nodes[number - begun]
+            descend(x, tree, leaf, self.depth - (levels if number >= begun else 0))
+            margins[:, number % self.outputs] += tree[:, WEIGHT].take(leaf)
 
     def margins(self, x: Float32Array) -> Float32Array:
         """Return the sum of all trees for rows [rows, columns]; NaN is a missing value."""
@@ -88,6 +95,11 @@ def empty_trees(trees: int, depth: int) -> Float32Array:
     return made
 
 
+def same_vectors(a: Float32Array, b: Float32Array) -> bool:
+    """Return whether two forests are the same as vectors."""
+    return len(a) == len(b) and bool((a == b).all())
+
+
 class MarginCache:
     """The margins of some rows, which follow a forest as it grows: only new trees are added."""
 
@@ -96,15 +108,15 @@ class MarginCache:
         self._vector = np.empty(0, np.float32)
         self._margins = np.empty((0, 0), np.float32)
 
-    def margins(self, forest: Forest) -> Float32Array:
-        """Return the margins of the forest, which must not be changed."""
+    def margins(self, forest: Forest, reached: Reached = (0, ())) -> Float32Array:
+        """Return the margins of the forest, which must not be changed; see `Forest.add_trees`."""
         vector, known = forest.vector, self._vector
         size = len(known)
-        if size and len(vector) >= size and np.array_equal(vector[:size], known):
+        if size and len(vector) >= size and same_vectors(vector[:size], known):
             first = (size - HEADER) // (forest.trees.shape[1] * 4)
         else:
             first, self._margins = 0, forest.start(len(self.x))
         if len(vector) > size or not first:
-            forest.add_trees(self._margins, self.x, first)
+            forest.add_trees(self._margins, self.x, first, reached)
             self._vector = vector
         return self._margins

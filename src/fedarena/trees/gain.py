@@ -45,16 +45,20 @@ def split_gains(
     return np.where(allowed & np.isfinite(gain), gain, np.float32(-np.inf))
 
 
-def is_worth_splitting(settings: GainSettings, gain: np.float32) -> bool:
-    """Return whether a gain is more than rounding error, and at least gamma."""
-    return bool(gain > MIN_GAIN and gain >= np.float32(2 * settings.gamma))
+def is_worth_splitting(settings: GainSettings, gains: Float32Array | np.float32) -> NDArray[np.bool_]:
+    """Return which gains are more than rounding error, and at least gamma."""
+    worth: NDArray[np.bool_] = np.logical_and(gains > MIN_GAIN, gains >= np.float32(2 * settings.gamma))
+    return worth
 
 
-def may_split(settings: GainSettings, point: FixedPoint, total: Sums, rows: int) -> bool:
-    """Return whether a node has enough weight and rows for two children."""
-    _, h = point.decode(total)
+def may_split(
+    settings: GainSettings, point: FixedPoint, totals: Sums, rows: NDArray[np.int64] | int
+) -> NDArray[np.bool_]:
+    """Return which nodes have enough weight and rows for two children."""
+    h = totals[..., 1] * point.units[1]
     nearly = 1 - 1e-12  # two children that are just heavy enough may add up to slightly less
-    return bool(h.mean() >= 2 * settings.min_child_weight * nearly and rows >= 2 * settings.min_leaf_rows)
+    enough: NDArray[np.bool_] = h.sum(axis=-1) / h.shape[-1] >= 2 * settings.min_child_weight * nearly
+    return enough & (rows >= 2 * settings.min_leaf_rows)
 
 
 def leaf_weights(settings: GainSettings, point: FixedPoint, total: Sums) -> Float32Array:

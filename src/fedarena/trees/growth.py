@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.trees.cut_table import CutTable
 from fedarena.trees.fixed_point import FixedPoint, Sums
 from fedarena.trees.gain import is_worth_splitting, split_gains
+from fedarena.trees.kernels import best_candidates
 from fedarena.trees.settings import GainSettings
 
 Rows = NDArray[np.int64]
@@ -58,3 +60,21 @@ def best_splits(
                 tied = np.flatnonzero(gain == top)
                 best[node] = BestSplit(owner, top, tied, offer.sums[node][tied], offer.rows[node][tied])
     return {node: best[node] for node in sorted(best) if is_worth_splitting(settings, best[node].gain)}
+
+
+def find_candidates(
+    settings: GainSettings, point: FixedPoint, table: CutTable, sums: Sums, totals: Sums
+) -> tuple[Rows, NDArray[np.float32], Sums]:
+    """Return the first candidate with the largest gain of each node, this gain, and the sums [nodes, 2] to its left.
+
+    `sums` [nodes, bins, 2] and `totals` [nodes, 2] are of one output, without counts of rows.
+    """
+    found = best_candidates(sums, totals, table.ranges, point.units, settings.lambda_, settings.min_child_weight)
+    if found is not None:
+        return found
+    left, every, nodes = table.left_sums(sums), np.arange(len(sums)), np.zeros((len(sums), 1), np.int64)
+    if not left.shape[1]:
+        return nodes[:, 0], np.full(len(sums), -np.inf, np.float32), np.zeros_like(totals)
+    gains = split_gains(settings, point, left[:, :, None], nodes, totals[:, None, None], nodes)
+    best = gains.argmax(axis=1)
+    return best, gains[every, best], left[every, best]

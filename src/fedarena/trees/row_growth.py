@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedarena.trees.boosting import Boosting
 from fedarena.trees.cut_table import CutTable
 from fedarena.trees.fixed_point import FixedPoint
-from fedarena.trees.forest import COLUMN, MISSING_LEFT, THRESHOLD, WEIGHT, Float32Array, empty_trees
-from fedarena.trees.gain import leaf_weights, may_split
-from fedarena.trees.growth import CandidateSums, best_splits
+from fedarena.trees.forest import COLUMN, WEIGHT, Float32Array, empty_trees
+from fedarena.trees.gain import is_worth_splitting, leaf_weights, may_split
+from fedarena.trees.growth import find_candidates
 
 Indices = NDArray[np.int64]
 Sums = NDArray[np.int64]
@@ -30,8 +30,6 @@ class RowGrowth:
         self._nodes: Indices = np.stack([roots, 0 * roots], axis=1)  # [nodes of the level, (tree, node)]
         self.build: Indices = self._nodes  # those of them whose sums are wanted next; none at the end
         self._totals = np.zeros((*self.trees.shape[:2], 2), np.int64)
-        self._is_node = np.zeros(self.trees.shape[:2], bool)
-        self._is_node[:, 0] = True
         self._parents: Sums | None = None  # sums of the parents of each pair of nodes
 
     def advance(self, sums: Sums) -> None:
@@ -40,52 +38,49 @@ class RowGrowth:
         if self.depth == 0:
             self._totals[:, 0] = self.table.totals(complete)
         tree, node = self._nodes.T
-        totals = self._totals[tree, node][:, None]  # one output a tree
-        left = self.table.left_sums(complete)[:, :, None]
-        uncounted = np.zeros(left.shape[:2], np.int64)
-        offers = {0: CandidateSums(left, uncounted)}
-        best = best_splits(self.boosting, self.point, totals, 0 * tree, np.arange(len(tree)), offers)
-        for at, split in best.items():
-            self._split(int(tree[at]), int(node[at]), int(split.tied[0]), split.sums[0, 0])
+        totals = self._totals[tree, node]
+        best, gains, left = find_candidates(self.boosting, self.point, self.table, complete, totals)
+        split = np.flatnonzero(is_worth_splitting(self.boosting, gains))
+        pairs = self._split(split, best[split], left[split], totals[split])
         self.depth += 1
-        self._next_level(np.array(list(best), np.int64), complete)
+        self._next_level(split, *pairs, complete)
 
     def _complete(self, sums: Sums) -> Sums:
         """Return the sums of all nodes of the level: those that were built, and their siblings."""
         if self._parents is None:
             return sums
-        complete = np.repeat(self._parents, 2, axis=0)
-        built = self._built
-        complete[built] = sums
-        complete[built ^ 1] -= sums
+        complete = np.empty((2 * len(sums), *sums.shape[1:]), np.int64)
+        complete[self._built] = sums
+        complete[self._built ^ 1] = self._parents - sums
         return complete
 
-    def _split(self, tree: int, node: int, candidate: int, left: Sums) -> None:
-        candidates = self.table.candidates
-        self.trees[tree, node, COLUMN] = candidates.column[candidate]
-        self.trees[tree, node, THRESHOLD] = self.table.threshold(candidate)
-        self.trees[tree, node, MISSING_LEFT] = candidates.missing_left[candidate]
-        children = slice(2 * node + 1, 2 * node + 3)
-        self._is_node[tree, children] = True
-        self._totals[tree, children] = left, self._totals[tree, node] - left
+    def _split(self, split: Indices, candidates: Indices, left: Sums, totals: Sums) -> tuple[Indices, Sums]:
+        """Split nodes of the level; return the pairs [split, 2, (tree, node)] of their children, and the sums of these."""
+        tree, node = self._nodes[split].T
+        self.trees[tree, node, :WEIGHT] = self.table.splits[candidates]
+        pairs, sums = np.empty((len(split), 2, 2), np.int64), np.empty((len(split), 2, 2), np.int64)
+        for side, total in enumerate((left, totals - left)):
+            children = 2 * node + 1 + side
+            pairs[:, side, 0], pairs[:, side, 1], sums[:, side] = tree, children, total
+            self._totals[tree, children] = total
+        return pairs, sums
 
-    def _next_level(self, split: Indices, sums: Sums) -> None:
+    def _next_level(self, split: Indices, pairs: Indices, totals: Sums, sums: Sums) -> None:
         """Set the pairs of children that may be split again, and of each pair the one to build."""
-        parents = self._nodes[split]
-        pairs = np.stack([parents, parents], axis=1)
-        pairs[:, :, 1] = 2 * pairs[:, :, 1] + [1, 2]
-        totals = self._totals[pairs[..., 0], pairs[..., 1]]
-        heavy = [any(may_split(self.boosting, self.point, total[None], 0) for total in pair) for pair in totals]
-        wanted = np.array(heavy, bool) if self.depth < self.boosting.depth else np.zeros(len(pairs), bool)
-        pairs, totals = pairs[wanted], totals[wanted]
-        self._parents = sums[split[wanted]]
+        heavy = np.zeros(len(pairs), bool)
+        if self.depth < self.boosting.depth:
+            heavy = np.logical_or(*may_split(self.boosting, self.point, totals[:, :, None], 0).T)
+        pairs, totals = pairs[heavy], totals[heavy]
+        self._parents = sums[split[heavy]]
         self._nodes = pairs.reshape(-1, 2)
         self._built = 2 * np.arange(len(pairs)) + (totals[:, 1, 1] < totals[:, 0, 1])
         self.build = self._nodes[self._built]
 
     def result(self) -> Float32Array:
         """Return the trees with the weights of their leaves, [outputs, nodes, 4]."""
-        leaves = self._is_node & (self.trees[:, :, COLUMN] < 0)
+        is_inner, is_node = self.trees[:, :, COLUMN] >= 0, np.ones(self.trees.shape[:2], bool)
+        is_node[:, 1:] = np.repeat(is_inner[:, : is_inner.shape[1] // 2], 2, axis=1)
+        leaves = is_node & ~is_inner
         weights = leaf_weights(self.boosting, self.point, self._totals)
         self.trees[:, :, WEIGHT] = np.where(leaves, weights, 0)
         return self.trees

@@ -94,8 +94,8 @@ class TreeGrowth:
         group = node[self.gradients.chosen][inside]
         totals = self.gradients.exact.by_group(group, len(frontier), inside)
         rows = np.bincount(group, minlength=len(frontier)).astype(np.int64)
-        large = [may_split(self.settings, self.gradients.point, t, int(n)) for t, n in zip(totals, rows, strict=True)]
-        return TreeLevel(tree, depth, node, totals, rows, parents, np.array(large))
+        large = may_split(self.settings, self.gradients.point, totals, rows)
+        return TreeLevel(tree, depth, node, totals, rows, parents, large)
 
     def _find_best(self, pool: ThreadPoolExecutor, level: TreeLevel, owners: list[int]) -> dict[int, BestSplit]:
         """Return the best split of each node that is worth one; of equal gains, that of the first party."""
