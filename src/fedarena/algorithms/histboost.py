@@ -116,15 +116,14 @@ class HistBoost(TreeAlgorithm):
             found = request(level)
             if found is None or request.cohort.answered != (answered or request.cohort.answered):
                 break
-            answered, before = request.cohort.answered, growth.trees.copy()
-            growth.advance(found.sums)
-            news = (growth.trees[(growth.trees != before).any(axis=2)][:, :3],)
+            answered = request.cohort.answered
+            news = (growth.advance(found.sums),)
         if answered is None:
             return replace(state, cuts=cuts)
         grown = growth.result()
-        return BoostState(
-            forest.with_trees(grown).vector, cuts, grown[(grown[:, :, 0] < 0) & (grown[:, :, 3] != 0)][:, 3:]
-        )
+        vector = forest.with_trees(grown).vector
+        vector.flags.writeable = False  # clients need not compare what cannot change
+        return BoostState(vector, cuts, grown[(grown[:, :, 0] < 0) & (grown[:, :, 3] != 0)][:, 3:])
 
     def _find_cuts(self, request: RequestSender) -> CutPoints | None:
         """Find the quantiles of all rows together, one exchange for each pass; None where a client leaves in between."""

@@ -206,7 +206,7 @@ class WeightedMean:
         """Add one tree with its weight."""
         if self.first is None:
             self.first, self._unit = tree, weight or 1.0
-            self._total, self._treatment = weight / self._unit, list(reductions(tree))
+            self._total, self._treatment = weight / self._unit, reductions(tree)
             return
         ratio = weight / self._unit
         self._add_parts(leaves(tree), ratio)
@@ -278,15 +278,18 @@ def _nothing(leaf: Any, how: str) -> Any:
     )  # integers are exact
 
 
-def reductions(tree: Any, how: str = "mean") -> Iterator[str]:
-    """Yield how each leaf is aggregated: mean, sum or collect."""
+def reductions(tree: Any, how: str = "mean") -> list[str]:
+    """Return how each leaf is aggregated: mean, sum or collect."""
+    if isinstance(tree, np.ndarray):
+        return [how]
     cls: Any = type(tree)
     marks = _marks(cls)
     if marks is None:
-        yield from (how for _ in leaves(tree))
-        return
+        return [how] * len(leaves(tree))
+    found: list[str] = []
     for name, mark in marks:
-        yield from reductions(getattr(tree, name), mark or how)
+        found += reductions(getattr(tree, name), mark or how)
+    return found
 
 
 @functools.cache

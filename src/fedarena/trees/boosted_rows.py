@@ -16,7 +16,7 @@ from fedarena.trees.boosting import Boosting
 from fedarena.trees.cut_search import Keys, ordered_keys
 from fedarena.trees.cut_table import CutPoints, CutTable
 from fedarena.trees.fixed_point import FixedPoint
-from fedarena.trees.forest import WEIGHT, Float32Array, Forest, MarginCache, same_vectors
+from fedarena.trees.forest import WEIGHT, Float32Array, Forest, MarginCache, lasting, same_vectors
 from fedarena.trees.kernels import add_sums
 
 Indices = NDArray[np.int64]
@@ -74,7 +74,7 @@ class BoostedRows:
         found = np.ascontiguousarray(point.encode(g, h).transpose(1, 0, 2))
         if chosen is not None:
             found[:, ~chosen] = 0
-        self._integers = w.copy(), point, found
+        self._integers = lasting(w), point, found
         return found
 
     def sums(self, table: CutTable, integers: Sums, trees: Float32Array, depth: int, build: Indices) -> Sums:
@@ -84,10 +84,8 @@ class BoostedRows:
             levels, nodes = 0, [np.zeros(len(self.x), np.int32) for _ in trees]
         self._known = None
         sums, codes = np.zeros((len(build), table.width, 2), np.int64), self.codes(table)
-        slot_of = np.full(trees.shape[:2], -1, np.int32)
-        slot_of[build[:, 0], build[:, 1]] = np.arange(len(build))
-        for tree, node, slots, own in zip(trees, nodes, slot_of, integers, strict=True):
-            add_sums(self.x, tree, node, depth - levels, codes, table.first, slots, own, sums)
+        for number, (tree, node, own) in enumerate(zip(trees, nodes, integers, strict=True)):
+            add_sums(self.x, tree, node, depth - levels, codes, table.first, build, number, own, sums)
         self._nodes, self._depth, self._known = nodes, depth, _splits(trees, depth)
         return sums
 

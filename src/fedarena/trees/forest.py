@@ -96,8 +96,13 @@ def empty_trees(trees: int, depth: int) -> Float32Array:
 
 
 def same_vectors(a: Float32Array, b: Float32Array) -> bool:
-    """Return whether two forests are the same as vectors."""
-    return len(a) == len(b) and bool((a == b).all())
+    """Return whether two forests are the same as vectors; those that were stored are `lasting`."""
+    return a is b or (len(a) == len(b) and bool((a == b).all()))
+
+
+def lasting(w: Float32Array) -> Float32Array:
+    """Return a vector that never changes: the same where it is locked and has memory of its own, else a copy."""
+    return w.copy() if w.flags.writeable or w.base is not None else w
 
 
 class MarginCache:

@@ -30,7 +30,7 @@ def _library() -> ctypes.CDLL | None:
     kernels = ctypes.CDLL(str(path))
     at, whole = ctypes.c_void_p, ctypes.c_int64
     kernels.descend.argtypes = [at, whole, whole, at, at, whole]
-    kernels.add_sums.argtypes = [at, whole, whole, at, at, whole, at, at, at, at, whole, at]
+    kernels.add_sums.argtypes = [at, *[whole] * 2, at, at, whole, *[at] * 3, *[whole] * 3, at, whole, at]
     number = ctypes.c_double
     kernels.best_candidates.argtypes = [at, at, *[whole] * 2, *[at] * 4, whole, *[number] * 4, *[at] * 4]
     kernels.descend.restype = kernels.add_sums.restype = kernels.best_candidates.restype = None
@@ -73,22 +73,28 @@ def add_sums(
     levels: int,
     codes: NDArray[np.uint16],
     first: NDArray[np.int64],
-    slot_of: NDArray[np.int32],
+    build: NDArray[np.int64],
+    number: int,
     integers: NDArray[np.int64],
     sums: NDArray[np.int64],
 ) -> None:
-    """Move rows down like `descend`, then add g and h [rows, 2] of each to the sums [slots, bins, 2] of its node and bins.
+    """Move rows down like `descend`, then add g and h [rows, 2] of each to the sums [build, bins, 2] of its node and bins.
 
-    `codes` [rows, columns] are bins, `first` the first bin of each column, `slot_of` the slot of each node or -1.
+    `codes` [rows, columns] are bins, `first` the first bin of each column, `build` [build, (tree, node)] the nodes of all
+    trees that are summed, and `number` that of this tree.
     """
     kernels = library()
     if kernels is not None:
         kernels.add_sums(
             _at(x, np.float32), *codes.shape, _at(tree, np.float32), _at(node, np.int32), levels, _at(codes, np.uint16),
-            _at(first, np.int64), _at(slot_of, np.int32), _at(integers, np.int64), sums.shape[1], _at(sums, np.int64),
+            _at(first, np.int64), _at(build, np.int64), len(build), number, len(tree), _at(integers, np.int64),
+            sums.shape[1], _at(sums, np.int64),
         )  # fmt: skip
         return
     descend(x, tree, node, levels)
+    slots = np.flatnonzero(build[:, 0] == number)
+    slot_of = np.full(len(tree), -1)
+    slot_of[build[slots, 1]] = slots
     slot = slot_of[node]
     inside = np.flatnonzero(slot >= 0)
     base = slot[inside].astype(np.int64) * sums.shape[1]

@@ -32,8 +32,8 @@ class RowGrowth:
         self._totals = np.zeros((*self.trees.shape[:2], 2), np.int64)
         self._parents: Sums | None = None  # sums of the parents of each pair of nodes
 
-    def advance(self, sums: Sums) -> None:
-        """Split the nodes of a level by the sums [build, bins, 2] over all rows."""
+    def advance(self, sums: Sums) -> Float32Array:
+        """Split the nodes of a level by the sums [build, bins, 2] over all rows; return its splits, [splits, 3]."""
         complete = self._complete(sums)
         if self.depth == 0:
             self._totals[:, 0] = self.table.totals(complete)
@@ -44,6 +44,7 @@ class RowGrowth:
         pairs = self._split(split, best[split], left[split], totals[split])
         self.depth += 1
         self._next_level(split, *pairs, complete)
+        return self.table.splits[best[split]]
 
     def _complete(self, sums: Sums) -> Sums:
         """Return the sums of all nodes of the level: those that were built, and their siblings."""

@@ -1,4 +1,5 @@
 // The loops of boosted trees over rows, bins and candidates; trees/kernels.py says what the arguments are.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -23,9 +24,16 @@ void descend(const float* x, int64_t rows, int64_t columns, const float* tree, i
 
 // Sums wrap around like numpy's integers, hence unsigned. The rows of wanted nodes are listed first, without branches.
 void add_sums(const float* x, int64_t rows, int64_t columns, const float* tree, int32_t* node, int64_t levels,
-              const uint16_t* codes, const int64_t* first, const int32_t* slot_of, const uint64_t* integers, int64_t width,
-              uint64_t* sums) {
-    constexpr int64_t BLOCK = 1024;
+              const uint16_t* codes, const int64_t* first, const int64_t* build, int64_t slots_of_all, int64_t number,
+              int64_t nodes, const uint64_t* integers, int64_t width, uint64_t* sums) {
+    constexpr int64_t BLOCK = 1024, MOST_NODES = 8191;
+    int32_t slot_of[MOST_NODES];
+    std::fill_n(slot_of, std::min(nodes, MOST_NODES), -1);
+    for (int64_t slot = 0; slot < slots_of_all; ++slot) {
+        const int64_t wanted_node = build[2 * slot + 1];
+        const bool exists = wanted_node >= 0 && wanted_node < std::min(nodes, MOST_NODES);
+        if (build[2 * slot] == number && exists) slot_of[wanted_node] = static_cast<int32_t>(slot);
+    }
     int64_t wanted[BLOCK], slots[BLOCK];
     for (int64_t start = 0; start < rows; start += BLOCK) {
         const int64_t end = start + BLOCK < rows ? start + BLOCK : rows;
@@ -65,11 +73,15 @@ void best_candidates(const int64_t* sums, const int64_t* totals, int64_t nodes, 
         const float whole = score(totals[0] * g_unit, totals[1] * h_unit, lambda);
         float top = -std::numeric_limits<float>::infinity();
         best[node] = lefts[2 * node] = lefts[2 * node + 1] = 0;
+        int64_t last_g = 0, last_h = 0;
         for (int64_t one = 0; one < candidates; ++one) {
             const int64_t end = 2 * (last[one] + 1), from = 2 * start[one], hole = 2 * missing[one];
             int64_t g = upto[end] - upto[from], h = upto[end + 1] - upto[from + 1];
             g += both[one] ? sums[hole] : 0;
             h += both[one] ? sums[hole + 1] : 0;
+            if (one > 0 && g == last_g && h == last_h) continue;  // as good as the candidate before, which comes first
+            last_g = g;
+            last_h = h;
             const double left_h = h * h_unit, right_h = (totals[1] - h) * h_unit;
             const double least = left_h < right_h ? left_h : right_h;
             const float gain = score(g * g_unit, left_h, lambda) + score((totals[0] - g) * g_unit, right_h, lambda) - whole;
