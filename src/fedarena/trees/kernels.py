@@ -28,6 +28,8 @@ def _library() -> ctypes.CDLL | None:
     if not path.exists():
         return None
     kernels = ctypes.CDLL(str(path))
+    if not hasattr(kernels, "best_candidates"):  # built before this function was, when the others had fewer arguments
+        return None
     at, whole = ctypes.c_void_p, ctypes.c_int64
     kernels.descend.argtypes = [at, whole, whole, at, at, whole]
     kernels.add_sums.argtypes = [at, *[whole] * 2, at, at, whole, *[at] * 3, *[whole] * 3, at, whole, at]
@@ -118,7 +120,7 @@ def best_candidates(
     """Return the first candidate with the largest gain of each node, this gain, and the sums [nodes, 2] to its left.
 
     `sums` [nodes, bins, 2] and `totals` [nodes, 2] are integers in `units`. `ranges` are the first and the last bin on the
-    left of each candidate, its missing bin, and whether both go left. Without kernels there is no result: `growth` knows
+    left of each candidate, its missing bin, and whether both go left. Without kernels there is no result: `growth` computes
     the same with numpy.
     """
     kernels = library()

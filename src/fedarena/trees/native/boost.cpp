@@ -24,12 +24,12 @@ void descend(const float* x, int64_t rows, int64_t columns, const float* tree, i
 
 // Sums wrap around like numpy's integers, hence unsigned. The rows of wanted nodes are listed first, without branches.
 void add_sums(const float* x, int64_t rows, int64_t columns, const float* tree, int32_t* node, int64_t levels,
-              const uint16_t* codes, const int64_t* first, const int64_t* build, int64_t slots_of_all, int64_t number,
+              const uint16_t* codes, const int64_t* first, const int64_t* build, int64_t wanted_nodes, int64_t number,
               int64_t nodes, const uint64_t* integers, int64_t width, uint64_t* sums) {
     constexpr int64_t BLOCK = 1024, MOST_NODES = 8191;
     int32_t slot_of[MOST_NODES];
     std::fill_n(slot_of, std::min(nodes, MOST_NODES), -1);
-    for (int64_t slot = 0; slot < slots_of_all; ++slot) {
+    for (int64_t slot = 0; slot < wanted_nodes; ++slot) {
         const int64_t wanted_node = build[2 * slot + 1];
         const bool exists = wanted_node >= 0 && wanted_node < std::min(nodes, MOST_NODES);
         if (build[2 * slot] == number && exists) slot_of[wanted_node] = static_cast<int32_t>(slot);
