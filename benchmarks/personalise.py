@@ -1,6 +1,6 @@
 """Compare personalised algorithms with FedAvg and local training on clients' own samples, for docs/personalise.md.
 
-    python benchmarks/personalise.py                  # all studies: about a quarter of an hour on one core
+    python benchmarks/personalise.py                  # all studies: about half an hour on one core
     python benchmarks/personalise.py digits           # one study; the results of the others stay as they are
 
 The study `cifar10` needs the data set (`fedarena data get cifar10`). Scores go to benchmarks/results/personalise.json, from
