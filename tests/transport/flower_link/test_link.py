@@ -325,6 +325,25 @@ def test_a_port_that_is_taken_is_reported(federation: Federation, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_an_answer_for_a_superlink_that_has_died_is_dropped_and_the_client_goes_on(tmp_path: Path) -> None:
+    """A heartbeat joins the new SuperLink while the client still works on a message of the old one."""
+    federation = Federation(tmp_path)
+    try:
+        (node,) = federation.up("ash")
+        federation.link.send(node, b"sleep 7", 30.0)  # longer than the time between heartbeats
+        time.sleep(1.0)
+        os.kill(federation.link.pid, signal.SIGKILL)
+        (lost,) = federation.gather(1, 20.0)
+        assert "has died" in lost.problem
+        client = federation.processes["ash"]
+        assert federation.up("ash") == [node]
+        assert client.poll() is None
+        assert federation.processes["ash"] is client
+    finally:
+        federation.close()
+
+
+@pytest.mark.slow
 def test_a_superlink_that_dies_is_started_again_and_found(federation: Federation) -> None:
     """Twice in a row is given up; between the two, all clients are back under the same number and address."""
     nodes = federation.up("ash", "cedar")

@@ -93,11 +93,16 @@ class SuperNode:
                 return
 
     def _answer(self, message: Any, tree: Any, handle: Callable[[bytes], bytes]) -> bool:
-        """Answer one message; return whether it was the last."""
+        """Answer one message, as the node that received it; return whether it was the last.
+
+        A SuperLink that was restarted in between gives this client another number, also by a heartbeat, and refuses the
+        old one: then the answer is dropped.
+        """
+        node = numbered(message.metadata.dst_node_id)
         until = time.monotonic() + message.metadata.ttl - max(0.0, time.time() - message.metadata.created_at)
         over = False
         try:
-            content = self._fetch(message, tree, until)
+            content = self._fetch(node, message, tree, until)
             if content is None:
                 LOGGER.info("a message was withdrawn before it had arrived")
                 return False
@@ -109,20 +114,20 @@ class SuperNode:
             LOGGER.info(problem)
         content_or_error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, problem) if problem else wrap(answer)
         outgoing = Outgoing(Message(content_or_error, reply_to=message))
-        self._deliver(outgoing, time.monotonic() - began, until)
+        self._deliver(node, outgoing, time.monotonic() - began, until)
         with suppress(ConnectionLost, CallRefused):  # the server waits for no reply to it now
-            forget(self._client, self._node, message.metadata.run_id, message.metadata.message_id)
+            forget(self._client, node, message.metadata.run_id, message.metadata.message_id)
         if over:
-            self._linger(outgoing, min(until, time.monotonic() + LINGER))
+            self._linger(node, outgoing, min(until, time.monotonic() + LINGER))
         return over
 
-    def _fetch(self, message: Any, tree: Any, until: float) -> bytes | None:
+    def _fetch(self, node: Any, message: Any, tree: Any, until: float) -> bytes | None:
         """Return the content of a message; None if it is no longer available."""
         incoming = Incoming(message, tree, self._limit)
 
         def get() -> bytes:
             pause = 0.005
-            while not incoming.pull(self._client, self._node, until):  # a part is still on its way to the SuperLink
+            while not incoming.pull(self._client, node, until):  # a part is still on its way to the SuperLink
                 if time.monotonic() >= until:
                     raise ConnectionLost
                 time.sleep(pause)
@@ -131,23 +136,23 @@ class SuperNode:
 
         return self._within(until, get)
 
-    def _deliver(self, outgoing: Outgoing, seconds: float, until: float) -> None:
+    def _deliver(self, node: Any, outgoing: Outgoing, seconds: float, until: float) -> None:
         def put() -> bool:
             request = PushMessagesRequest(
-                node=self._node,
+                node=node,
                 messages_list=[outgoing.proto],
                 message_object_trees=[outgoing.tree],
                 clientapp_runtime_list=[seconds],
             )
-            outgoing.push(self._client, self._node, call(self._client.PushMessages, request), notify="organiser")
+            outgoing.push(self._client, node, call(self._client.PushMessages, request), notify="organiser")
             return True
 
         if not self._within(until, put):
             LOGGER.info("the answer came too late, and was dropped")
 
-    def _linger(self, outgoing: Outgoing, until: float) -> None:
+    def _linger(self, node: Any, outgoing: Outgoing, until: float) -> None:
         """Stay until the last reply was fetched: Flower drops replies of nodes that have left."""
-        request = PullObjectRequest(node=self._node, run_id=outgoing.run, object_id=outgoing.ticket)
+        request = PullObjectRequest(node=node, run_id=outgoing.run, object_id=outgoing.ticket)
         with suppress(ConnectionLost, CallRefused):  # the server has left first
             while time.monotonic() < until and call(self._client.PullObject, request).object_found:
                 time.sleep(0.05)
