@@ -234,7 +234,7 @@ def test_fedbn_takes_the_mean_of_the_own_weights_and_statistics_of_its_own(tmp_p
 
 
 def test_local_statistics_are_measured_on_the_clients_samples() -> None:
-    """With bn_buffers = "local" the server's statistics belong to no client: a client that never trained does not use them."""
+    """With bn_buffers = "local" the statistics of the server belong to no client, and one that never trained skips them."""
     context = opened("fedavg", model=normed, bn_buffers="local", local={"lr": 0.1, "batch": 400})
     w, known = somewhere(context), context.initial_buffers
     other = Buffers(known.values + 5, known.counters)
